@@ -1,0 +1,177 @@
+"""Super-segments in the send queues, and the intrusive lists they hang in.
+
+A `Skb` is Linux's sk_buff seen by TCP: up to `size_goal` payload bytes, a sequence range and the
+scoreboard's tags. It lives either in the write queue (never sent) or in the retransmit queue (sent,
+not acknowledged), linked by `prev`/`next`; once sent it is also in the time-sorted list RACK walks
+(`tprev`/`tnext`). Intrusive links, because SACK splits skbs in the middle and RACK moves them on
+every retransmission: both are O(1) here. Two queues since Linux 4.15 (75c119afe14f).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Skb:
+    """One super-segment of the send side. Sequence numbers are unwrapped, times are ns."""
+
+    __slots__ = (
+        "seq",
+        "end_seq",
+        "length",  # payload bytes
+        "flags",  # TCP header flags: FIN, PSH, SYN, ECE, CWR, URG, ACK
+        "frags",  # list of payload buffers, in order
+        "slabs",  # slabs to give back when the skb is freed, or None
+        "truesize",
+        "pcount",  # MSS-sized segments in it (tcp_gso_segs); 0 = not yet known
+        "gso_size",
+        "sacked",  # SACKED_ACKED | SACKED_RETRANS | LOST | EVER_RETRANS
+        "eor",
+        "retrans",  # times retransmitted
+        "in_host",  # clones still in the TX ring (the host-queue guard)
+        "tx_ns",  # departure time of the last (re)transmission, skb_mstamp_ns
+        # delivery-rate snapshot (linux-tcp §6.5)
+        "tx_first_us",
+        "tx_delivered_us",
+        "tx_delivered",
+        "tx_delivered_ce",
+        "tx_app_limited",
+        "prev",
+        "next",
+        "tprev",
+        "tnext",
+    )
+
+    def __init__(self, seq: int, flags: int, truesize: int) -> None:
+        self.seq = seq
+        self.end_seq = seq
+        self.length = 0
+        self.flags = flags
+        self.frags: list[Buffer] = []
+        self.slabs: list[Any] | None = None
+        self.truesize = truesize
+        self.pcount = 0
+        self.gso_size = 0
+        self.sacked = 0
+        self.eor = False
+        self.retrans = 0
+        self.in_host = 0
+        self.tx_ns = 0
+        self.tx_first_us = 0
+        self.tx_delivered_us = 0
+        self.tx_delivered = 0
+        self.tx_delivered_ce = 0
+        self.tx_app_limited = False
+        self.prev: Skb | None = None
+        self.next: Skb | None = None
+        self.tprev: Skb | None = None
+        self.tnext: Skb | None = None
+
+    def __repr__(self) -> str:
+        return f"<Skb {self.seq}:{self.end_seq} len {self.length} segs {self.pcount} tags {self.sacked:#x}>"
+
+
+class SkbList:
+    """Doubly linked queue of skbs through `prev`/`next`."""
+
+    __slots__ = ("head", "tail", "qlen")
+
+    def __init__(self) -> None:
+        self.head: Skb | None = None
+        self.tail: Skb | None = None
+        self.qlen = 0
+
+    def __len__(self) -> int:
+        return self.qlen
+
+    def __bool__(self) -> bool:
+        return self.head is not None
+
+    def __iter__(self) -> Iterator[Skb]:
+        skb = self.head
+        while skb is not None:
+            nxt = skb.next
+            yield skb
+            skb = nxt
+
+    def append(self, skb: Skb) -> None:
+        tail = self.tail
+        skb.prev = tail
+        skb.next = None
+        if tail is None:
+            self.head = skb
+        else:
+            tail.next = skb
+        self.tail = skb
+        self.qlen += 1
+
+    def insert_after(self, where: Skb, skb: Skb) -> None:
+        nxt = where.next
+        skb.prev = where
+        skb.next = nxt
+        where.next = skb
+        if nxt is None:
+            self.tail = skb
+        else:
+            nxt.prev = skb
+        self.qlen += 1
+
+    def remove(self, skb: Skb) -> None:
+        prev = skb.prev
+        nxt = skb.next
+        if prev is None:
+            self.head = nxt
+        else:
+            prev.next = nxt
+        if nxt is None:
+            self.tail = prev
+        else:
+            nxt.prev = prev
+        skb.prev = skb.next = None
+        self.qlen -= 1
+
+
+class TimeList:
+    """The same through `tprev`/`tnext`: skbs in order of their last (re)transmission."""
+
+    __slots__ = ("head", "tail")
+
+    def __init__(self) -> None:
+        self.head: Skb | None = None
+        self.tail: Skb | None = None
+
+    def append(self, skb: Skb) -> None:
+        tail = self.tail
+        skb.tprev = tail
+        skb.tnext = None
+        if tail is None:
+            self.head = skb
+        else:
+            tail.tnext = skb
+        self.tail = skb
+
+    def insert_after(self, where: Skb, skb: Skb) -> None:
+        nxt = where.tnext
+        skb.tprev = where
+        skb.tnext = nxt
+        where.tnext = skb
+        if nxt is None:
+            self.tail = skb
+        else:
+            nxt.tprev = skb
+
+    def remove(self, skb: Skb) -> None:
+        prev = skb.tprev
+        nxt = skb.tnext
+        if prev is None:
+            self.head = nxt
+        else:
+            prev.tnext = nxt
+        if nxt is None:
+            self.tail = prev
+        else:
+            nxt.tprev = prev
+        skb.tprev = skb.tnext = None

@@ -1,0 +1,402 @@
+"""The control block: everything one TCP connection knows, flat, grouped by the room that owns it.
+
+Any room may read any field; only the owning room assigns it (`tests/unit/test_ownership.py` holds the
+code against `OWNERS` there). Sequence numbers are unwrapped integers: they are wrapped where a header
+is built and unwrapped where one is parsed, so `<` is all the comparison there is. Times are
+nanoseconds of `host.now_ns` unless a name says us or jiffies.
+
+There is no socket lock and no "owned by user" state: program calls and packets meet in one thread, so
+Linux's backlog, release_cb and deferred flags have no counterpart here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .const import CA_OPEN, CLOSE, INFINITE_SSTHRESH
+from .mib import TcpMib
+from .skb import SkbList, TimeList
+from .sysctl import TcpSysctl
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .cong.base import CongestionControl
+    from .skb import Buffer, Skb
+
+NEVER = 1 << 62
+
+
+class Host(Protocol):
+    """What the engine asks of the world. The stack implements it; unit tests give a fake one."""
+
+    now_ns: int
+    sysctl: TcpSysctl
+    mib: TcpMib
+
+    def transmit(self, sk: Sock, th: bytes, parts: Sequence[Buffer], length: int, skb: Skb | None, gso_size: int, truesize: int, ecn: int) -> int:
+        """Send one super-segment: TCP header `th` (checksum field = folded pseudo-header sum), payload
+        `parts` of `length` bytes. Charged `truesize` until completion (`tsq.wfree(sk, skb, truesize)`).
+        `ecn` = the two IP ECN bits. Returns 0, or a negative errno when the host refused it."""
+
+    def reply(self, family: int, src: bytes, dst: bytes, th: bytes, payload: bytes, tos: int, ttl: int, mark: Any) -> None:
+        """Send a segment that belongs to no Sock (RST, SYN-ACK, TIME-WAIT ACK); `th` as above."""
+
+    def arm(self, sk: Any, when_ns: int) -> None:
+        """Call `sk.on_timer()` at `when_ns`, or earlier (the callee looks at its own deadlines)."""
+
+    def wake(self, sk: Sock, events: int) -> None:
+        """Readiness bits that may have come true; delivered once per batch to `sk.user`."""
+
+    def route(self, sk: Sock) -> None:
+        """Fill sk.dst, sk.saddr (when unset), pmtu facts. Raises OSError (ENETUNREACH, ...)."""
+
+    def bind_port(self, sk: Sock, port: int) -> int:
+        """Reserve a local port (0: ephemeral by RFC 6056). Raises OSError (EADDRINUSE, ...)."""
+
+    def hash(self, sk: Any) -> None:
+        """Enter a Sock, a request or a TIME-WAIT block into the demux table under its 4-tuple, or a
+        LISTEN Sock among the listeners."""
+
+    def unhash(self, sk: Any) -> None:
+        """Take it out again, release its port where nothing else holds it."""
+
+    def new_sock(self, family: int) -> Sock:
+        """A Sock for a passive open, with this host."""
+
+    def random32(self) -> int: ...
+
+    def realtime_ns(self) -> int:
+        """Wall clock for the ISN's clock term (virtual hosts: the virtual clock)."""
+
+    def secret(self) -> bytes:
+        """16 bytes, fixed for the life of the stack, for ISNs, timestamps and cookies."""
+
+    def kick(self) -> None:
+        """A socket waits for TX completions: reap them soon."""
+
+
+class Sock:
+    """One endpoint, from socket() to the last timer."""
+
+    __slots__ = (
+        # --- identity (sockets, handshake) ---
+        "host", "sysctl", "mib", "family", "saddr", "daddr", "sport", "dport", "state", "user", "parent",
+        "bound_addr", "bound_port", "reuseaddr", "reuseport", "v6only", "sk_err", "sk_err_soft", "shutdown", "sock_flags",
+        "connect_pending", "demux_key", "hashed",
+        # --- path (net) ---
+        "dst", "pseudo_base", "tos", "ttl", "ip_id", "txhash", "flowlabel", "pmtu_disc", "priority", "mark",
+        # --- send sequence (xmit, ack) ---
+        "iss", "snd_una", "snd_nxt", "write_seq", "pushed_seq", "snd_sml", "snd_up", "snd_wnd", "max_window", "snd_wl1", "snd_wscale",
+        # --- send queues and memory (sendmsg, xmit) ---
+        "write_queue", "rtx_queue", "tsorted", "sndbuf", "wmem_queued", "wmem_alloc", "sndbuf_locked", "nospace", "notsent_lowat",
+        "nonagle", "tsq_throttled", "slab", "slab_used", "size_goal_segs",
+        # --- segment size (mtu) ---
+        "mss_cache", "mss_clamp", "advmss", "user_mss", "pmtu_cookie", "tcp_header_len", "gso_max_size", "gso_max_segs", "mtu_probe",
+        # --- packets in flight (ack, sack, retransmit) ---
+        "packets_out", "sacked_out", "lost_out", "retrans_out", "highest_sack", "retransmit_hint", "lost_skb_hint", "recv_sack_cache",
+        "reordering", "reord_seen", "delivered", "delivered_ce", "lost", "app_limited", "is_cwnd_limited",
+        # --- congestion (cong, retransmit) ---
+        "ca", "ca_state", "snd_cwnd", "snd_cwnd_cnt", "snd_cwnd_clamp", "snd_ssthresh", "snd_cwnd_used", "cwnd_stamp", "max_packets_out", "cwnd_usage_seq",
+        "prior_cwnd", "prior_ssthresh", "prr_delivered", "prr_out", "high_seq", "undo_marker", "undo_retrans", "retrans_stamp",
+        # --- RTT and RTO (rtt) ---
+        "srtt_us", "mdev_us", "mdev_max_us", "rttvar_us", "rtt_seq", "rto_ns", "rto_min_us", "rto_max_ns", "rtt_min", "backoff", "retransmits",
+        # --- RACK, TLP, F-RTO ---
+        "rack_mstamp_us", "rack_rtt_us", "rack_end_seq", "rack_advanced", "rack_reo_wnd_steps", "rack_reo_wnd_persist", "rack_dsack_seen",
+        "rack_last_delivered", "tlp_high_seq", "tlp_retrans", "frto", "total_rto", "total_rto_recoveries", "total_rto_time_ms", "rto_stamp",
+        # --- delivery rate (rate) ---
+        "first_tx_us", "delivered_us", "rate_delivered", "rate_interval_us", "rate_app_limited",
+        # --- pacing (pacing) ---
+        "pacing_rate", "max_pacing_rate", "pacing_status", "pacing_shift", "wstamp_ns", "lsndtime_ns", "pacing_deadline",
+        # --- ECN (ecn) ---
+        "ecn_flags",
+        # --- receive sequence (input, reassembly) ---
+        "irs", "rcv_nxt", "copied_seq", "rcv_wup", "rcv_wnd", "rcv_wscale", "rcv_up", "urg_data", "urg_seq", "oob_byte",
+        # --- receive queues and memory (reassembly, rwnd) ---
+        "receive_queue", "ofo_queue", "rcvbuf", "rcvbuf_locked", "rmem_alloc", "rcvlowat", "rx_opt_oobinline",
+        # --- receive window (rwnd, drs) ---
+        "window_clamp", "rcv_ssthresh", "rcv_mss", "rcv_small_len", "scaling_ratio", "rcvq_space", "rcvq_seq", "rcvq_time_us",
+        "rcv_rtt_us", "rcv_rtt_seq", "rcv_rtt_time_us", "rcv_rtt_last_tsecr",
+        # --- SACK we send (reassembly) ---
+        "selective_acks", "duplicate_sack", "compressed_ack", "compressed_ack_deadline", "dup_ack_counter",
+        # --- delayed ACK (delack) ---
+        "ack_pending", "quick", "pingpong", "ato_jiffies", "lrcvtime_ns", "delack_deadline", "delack_max_ns",
+        # --- options negotiated (handshake) ---
+        "tstamp_ok", "sack_ok", "wscale_ok", "ts_recent", "ts_recent_stamp_s", "ts_offset", "rcv_tsval", "rcv_tsecr",
+        # --- timers (timers) ---
+        "pending", "rtx_deadline", "keep_deadline", "keep_kind", "heap_when", "probes_out", "probes_tstamp",
+        "keepopen", "keepalive_time", "keepalive_intvl", "keepalive_probes", "user_timeout_ms", "rcv_tstamp_ns", "syn_retries",
+        "lsnd_ack_ns", "linear_timeouts",
+        # --- closing (close) ---
+        "linger", "linger2", "fin_timeout_ns", "last_oow_ack_ns",
+        # --- listening (listen) ---
+        "backlog", "syn_queue", "accept_queue", "defer_accept", "last_overflow_ns",
+        # --- totals (info) ---
+        "segs_in", "segs_out", "data_segs_in", "data_segs_out", "bytes_sent", "bytes_acked", "bytes_received", "bytes_retrans", "total_retrans",
+        "dsack_dups", "rcv_ooopack", "timeout_rehash", "chrono_kind", "chrono_start_us", "chrono_us",
+        # --- rare features, made on demand ---
+        "fastopen", "error_queue", "saved_syn", "cong_name",
+    )  # fmt: skip
+
+    def __init__(self, host: Host, family: int) -> None:
+        sysctl = host.sysctl
+        self.host = host
+        self.sysctl = sysctl
+        self.mib = host.mib
+        self.family = family
+        self.saddr = b""
+        self.daddr = b""
+        self.sport = 0
+        self.dport = 0
+        self.state = CLOSE
+        self.user: Any = None  # the socket object that is told of readiness
+        self.parent: Sock | None = None
+        self.bound_addr = b""  # b"" = wildcard
+        self.bound_port = 0
+        self.reuseaddr = False
+        self.reuseport = False
+        self.v6only = False
+        self.sk_err = 0
+        self.sk_err_soft = 0
+        self.shutdown = 0
+        self.sock_flags = 0
+        self.connect_pending = False
+        self.demux_key: Any = None
+        self.hashed = False
+
+        self.dst: Any = None
+        self.pseudo_base = 0  # sum of the pseudo header without the length, not folded
+        self.tos = 0
+        self.ttl = 64
+        self.ip_id = 0
+        self.txhash = 0
+        self.flowlabel = 0
+        self.pmtu_disc = 1  # IP_PMTUDISC_WANT
+        self.priority = 0
+        self.mark = 0
+
+        self.iss = 0
+        self.snd_una = 0
+        self.snd_nxt = 0
+        self.write_seq = 0
+        self.pushed_seq = 0
+        self.snd_sml = 0
+        self.snd_up = 0
+        self.snd_wnd = 0  # bytes, already scaled
+        self.max_window = 0
+        self.snd_wl1 = 0
+        self.snd_wscale = 0
+
+        self.write_queue = SkbList()
+        self.rtx_queue = SkbList()
+        self.tsorted = TimeList()
+        self.sndbuf = sysctl.tcp_wmem[1]
+        self.wmem_queued = 0  # truesize of unsent and unacknowledged skbs
+        self.wmem_alloc = 1  # truesize in the host's queues, plus the socket's own reference
+        self.sndbuf_locked = False
+        self.nospace = False  # SOCK_NOSPACE: a writer waits for room
+        self.notsent_lowat = 0  # 0: the sysctl
+        self.nonagle = 0
+        self.tsq_throttled = False
+        self.slab: Any = None
+        self.slab_used = 0
+        self.size_goal_segs = 0
+
+        self.mss_cache = 536
+        self.mss_clamp = 536
+        self.advmss = 65535
+        self.user_mss = 0
+        self.pmtu_cookie = 0
+        self.tcp_header_len = 20
+        self.gso_max_size = 65536 - (sysctl.max_tcp_header + 1)
+        self.gso_max_segs = 65535
+        self.mtu_probe: Any = None
+
+        self.packets_out = 0
+        self.sacked_out = 0
+        self.lost_out = 0
+        self.retrans_out = 0
+        self.highest_sack: Skb | None = None
+        self.retransmit_hint: Skb | None = None
+        self.lost_skb_hint: Skb | None = None
+        self.recv_sack_cache: list[tuple[int, int]] | None = None
+        self.reordering = sysctl.tcp_reordering
+        self.reord_seen = 0
+        self.delivered = 0
+        self.delivered_ce = 0
+        self.lost = 0
+        self.app_limited = 0
+        self.is_cwnd_limited = False
+
+        self.ca: CongestionControl = None  # type: ignore[assignment]  # set by cong.assign before any use
+        self.ca_state = CA_OPEN
+        self.snd_cwnd = 10
+        self.snd_cwnd_cnt = 0
+        self.snd_cwnd_clamp = 0xFFFFFFFF
+        self.snd_ssthresh = INFINITE_SSTHRESH
+        self.snd_cwnd_used = 0
+        self.cwnd_stamp = 0
+        self.max_packets_out = 0
+        self.cwnd_usage_seq = 0
+        self.prior_cwnd = 0
+        self.prior_ssthresh = 0
+        self.prr_delivered = 0
+        self.prr_out = 0
+        self.high_seq = 0
+        self.undo_marker = 0
+        self.undo_retrans = -1
+        self.retrans_stamp = 0
+
+        self.srtt_us = 0  # times 8
+        self.mdev_us = 1_000_000  # times 4
+        self.mdev_max_us = 0
+        self.rttvar_us = 0
+        self.rtt_seq = 0
+        self.rto_ns = 1_000_000_000
+        self.rto_min_us = sysctl.tcp_rto_min_us
+        self.rto_max_ns = sysctl.tcp_rto_max_ms * 1_000_000
+        self.rtt_min: Any = None  # windowed minimum, made with the first sample
+        self.backoff = 0
+        self.retransmits = 0
+
+        self.rack_mstamp_us = 0
+        self.rack_rtt_us = 0
+        self.rack_end_seq = 0
+        self.rack_advanced = False
+        self.rack_reo_wnd_steps = 1
+        self.rack_reo_wnd_persist = 0
+        self.rack_dsack_seen = False
+        self.rack_last_delivered = 0
+        self.tlp_high_seq = 0
+        self.tlp_retrans = False
+        self.frto = False
+        self.total_rto = 0
+        self.total_rto_recoveries = 0
+        self.total_rto_time_ms = 0
+        self.rto_stamp = 0
+
+        self.first_tx_us = 0
+        self.delivered_us = 0
+        self.rate_delivered = 0
+        self.rate_interval_us = 0
+        self.rate_app_limited = False
+
+        self.pacing_rate = 0xFFFFFFFFFFFFFFFF  # bytes/s; all ones = no limit
+        self.max_pacing_rate = 0xFFFFFFFFFFFFFFFF
+        self.pacing_status = 0  # 0 none, 1 needed (internal timer), 2 fq
+        self.pacing_shift = 10
+        self.wstamp_ns = 0
+        self.lsndtime_ns = 0
+        self.pacing_deadline = NEVER
+
+        self.ecn_flags = 0
+
+        self.irs = 0
+        self.rcv_nxt = 0
+        self.copied_seq = 0
+        self.rcv_wup = 0
+        self.rcv_wnd = 0
+        self.rcv_wscale = 0
+        self.rcv_up = 0
+        self.urg_data = 0
+        self.urg_seq = 0
+        self.oob_byte = 0
+
+        self.receive_queue: Any = None
+        self.ofo_queue: Any = None
+        self.rcvbuf = sysctl.tcp_rmem[1]
+        self.rcvbuf_locked = False
+        self.rmem_alloc = 0
+        self.rcvlowat = 1
+        self.rx_opt_oobinline = False
+
+        self.window_clamp = 0
+        self.rcv_ssthresh = 0
+        self.rcv_mss = 536
+        self.rcv_small_len = 0
+        self.scaling_ratio = sysctl.scaling_ratio_default
+        self.rcvq_space = 0
+        self.rcvq_seq = 0
+        self.rcvq_time_us = 0
+        self.rcv_rtt_us = 0  # times 8
+        self.rcv_rtt_seq = 0
+        self.rcv_rtt_time_us = 0
+        self.rcv_rtt_last_tsecr = 0
+
+        self.selective_acks: list[tuple[int, int]] = []
+        self.duplicate_sack: tuple[int, int] | None = None
+        self.compressed_ack = 0
+        self.compressed_ack_deadline = NEVER
+        self.dup_ack_counter = 0
+
+        self.ack_pending = 0
+        self.quick = 0
+        self.pingpong = 0
+        self.ato_jiffies = 0
+        self.lrcvtime_ns = 0
+        self.delack_deadline = NEVER
+        self.delack_max_ns = 200_000_000
+
+        self.tstamp_ok = False
+        self.sack_ok = False
+        self.wscale_ok = False
+        self.ts_recent = 0
+        self.ts_recent_stamp_s = 0
+        self.ts_offset = 0
+        self.rcv_tsval = 0
+        self.rcv_tsecr = 0
+
+        self.pending = 0
+        self.rtx_deadline = NEVER
+        self.keep_deadline = NEVER
+        self.keep_kind = 0
+        self.heap_when = NEVER
+        self.probes_out = 0
+        self.probes_tstamp = 0
+        self.keepopen = False
+        self.keepalive_time = 0  # 0: the sysctl, else seconds
+        self.keepalive_intvl = 0
+        self.keepalive_probes = 0
+        self.user_timeout_ms = 0
+        self.rcv_tstamp_ns = 0
+        self.syn_retries = 0
+        self.lsnd_ack_ns = 0
+        self.linear_timeouts = False
+
+        self.linger: int | None = None  # SO_LINGER seconds when on
+        self.linger2 = 0
+        self.fin_timeout_ns = 0
+        self.last_oow_ack_ns = 0
+
+        self.backlog = 0
+        self.syn_queue: Any = None
+        self.accept_queue: Any = None
+        self.defer_accept = 0
+        self.last_overflow_ns = 0
+
+        self.segs_in = 0
+        self.segs_out = 0
+        self.data_segs_in = 0
+        self.data_segs_out = 0
+        self.bytes_sent = 0
+        self.bytes_acked = 0
+        self.bytes_received = 0
+        self.bytes_retrans = 0
+        self.total_retrans = 0
+        self.dsack_dups = 0
+        self.rcv_ooopack = 0
+        self.timeout_rehash = 0
+        self.chrono_kind = 0
+        self.chrono_start_us = 0
+        self.chrono_us: list[int] | None = None
+
+        self.fastopen: Any = None
+        self.error_queue: Any = None
+        self.saved_syn: bytes | None = None
+        self.cong_name: str | None = None
+
+    def on_timer(self) -> None:
+        """The heap entry of this socket came up (see `timers.fire`)."""
+        from . import timers
+
+        timers.fire(self)
