@@ -1,0 +1,52 @@
+"""Door to the C helpers: `lib` and `ffi` of `pytcp._native`, or None where they are not to be had.
+
+C holds only loops over bytes (checksums, cutting super-segments, coalescing, batches of frames);
+each has a Python twin beside its caller with identical results, so nothing but speed depends on
+`HAVE_C`. `PYTCP_NO_C=1` forces the twins, `PYTCP_REQUIRE_C=1` makes missing helpers an ImportError.
+cffi releases the interpreter lock around every call and costs 0.07–0.15 µs of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+from typing import Any, Protocol
+
+ABI = 1  # PYTCP_ABI of csrc/pytcp.h: an extension left over from other sources is not used
+
+
+class Lib(Protocol):
+    """The functions of csrc/pytcp.h; pointers are cffi's `cdata` or anything it converts."""
+
+    PYTCP_ABI: int
+
+    def pytcp_ones_sum(self, p: Any, n: int, start: int) -> int: ...
+
+
+lib: Lib | None
+ffi: Any
+reason: str
+"""Why there are no C helpers; empty when there are."""
+
+
+def _load() -> tuple[Lib | None, Any, str]:
+    if os.environ.get("PYTCP_NO_C") == "1":
+        return None, None, "PYTCP_NO_C=1"
+    try:
+        module: Any = importlib.import_module("pytcp._native")
+    except ImportError as error:
+        return None, None, f"not built: {error}"
+    found = getattr(module.lib, "PYTCP_ABI", 0)
+    if found != ABI:
+        return None, None, f"built from other sources (interface {found}, wanted {ABI}): build again"
+    return module.lib, module.ffi, ""
+
+
+lib, ffi, reason = _load()
+HAVE_C: bool = lib is not None
+
+if not HAVE_C and os.environ.get("PYTCP_REQUIRE_C") == "1":
+    raise ImportError(f"pytcp: C helpers required (PYTCP_REQUIRE_C=1) but {reason}")
+if not HAVE_C and reason != "PYTCP_NO_C=1":
+    warnings.warn(f"pytcp runs without its C helpers ({reason}); pure Python is slower per byte", RuntimeWarning, stacklevel=2)
