@@ -10,6 +10,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
+NEVER = 1 << 62  # a deadline that does not come
+
 
 class Timer:
     """One pending call. Cancelling leaves the entry in the heap to be skipped."""

@@ -1,0 +1,186 @@
+"""Real time under trio: the tasks that give the stack the processor when a device or a timer asks.
+
+One task per device descriptor, one for timers and one for kicks; each runs whole passes by plain
+calls, so nothing is handed from task to task and nothing is allocated per frame. A wait costs one
+`epoll_ctl`: there is no cancel scope around it. Timers are kept by a `timerfd`, because trio sleeps
+in whole milliseconds on Linux (`epoll_wait`) while pacing and the emulated wire need microseconds;
+it counts CLOCK_MONOTONIC, the clock of `heap.now_ns`, so no conversion between clocks is needed.
+
+After a burst of passes the task checkpoints even when frames are left: the programs are tasks of
+the same loop, and a bulk transfer must not starve the reader it feeds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from typing import TYPE_CHECKING
+
+import trio
+
+from .heap import NEVER, TimerHeap
+from .runtime import BUDGET, Runtime
+
+if TYPE_CHECKING:
+    from pytcp.link.frame import Link
+
+BURST = 4  # passes in a row, when kicks keep asking for them, before program tasks get a turn
+
+_CLOCK_MONOTONIC = 1
+_TFD_TIMER_ABSTIME = 1
+_NS = 1_000_000_000
+
+
+class _Itimerspec(ctypes.Structure):
+    _fields_ = (("interval_sec", ctypes.c_long), ("interval_nsec", ctypes.c_long), ("sec", ctypes.c_long), ("nsec", ctypes.c_long))
+
+
+class TimerFd:
+    """A descriptor that becomes readable at an absolute CLOCK_MONOTONIC time (timerfd_create(2))."""
+
+    def __init__(self) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.fd: int = libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self.fd < 0:
+            errno = ctypes.get_errno()
+            raise OSError(errno, f"timerfd_create: {os.strerror(errno)}")
+        self._settime = libc.timerfd_settime
+        self._settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+        self._spec = _Itimerspec()
+        self._where = ctypes.addressof(self._spec)
+
+    def set(self, when_ns: int) -> None:
+        """Become readable at `when_ns` (at once when that is past); 0 = never. Also clears readability."""
+        self._spec.sec, self._spec.nsec = divmod(when_ns, _NS)
+        self._settime(self.fd, _TFD_TIMER_ABSTIME, self._where, None)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class RealRuntime(Runtime):
+    """Drives a stack in real time: `await nursery.start(runtime.run)`, or `nursery.start_soon`."""
+
+    def __init__(self, heap: TimerHeap | None = None, *, budget: int = BUDGET, burst: int = BURST) -> None:
+        super().__init__(heap, budget=budget)
+        self.burst = burst
+        self._serving = False  # some task is running passes, or between two of a burst
+        self._in_pass = False
+        self._sleeper: trio.lowlevel.Task | None = None  # the kick task while it is parked
+        self._nursery: trio.Nursery | None = None
+        self._timerfd: TimerFd | None = None
+        self._armed = NEVER
+        self.now()
+
+    def now(self) -> int:
+        now = self.heap.now_ns = time.monotonic_ns()
+        return now
+
+    def realtime_ns(self) -> int:
+        return time.time_ns()
+
+    def kick(self) -> None:
+        if not self.kicked:
+            self.kicked = True
+            if not self._serving and self._sleeper is not None:
+                sleeper = self._sleeper
+                self._sleeper = None
+                trio.lowlevel.reschedule(sleeper)
+
+    def add_link(self, link: Link) -> None:
+        super().add_link(link)
+        if self._nursery is not None and link.fileno() >= 0:
+            self._nursery.start_soon(self._watch, link)
+
+    def remove_link(self, link: Link) -> None:
+        known = link in self.links
+        super().remove_link(link)
+        if known and self._nursery is not None and link.fileno() >= 0:
+            trio.lowlevel.notify_closing(link.fileno())
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled. An error in a callback of the stack is raised here: it is a bug.
+
+        Raises RuntimeError when it is already running."""
+        if self._nursery is not None:
+            raise RuntimeError("this runtime is already running")
+        self._timerfd = TimerFd()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self.heap.on_earlier = self._on_earlier
+                for link in self._polled:
+                    nursery.start_soon(self._watch, link)
+                nursery.start_soon(self._timers)
+                self.kicked = True
+                nursery.start_soon(self._kicks)
+                task_status.started()
+        finally:
+            self.heap.on_earlier = None
+            self._nursery = None
+            self._timerfd.close()
+            self._timerfd = None
+            self._armed = NEVER
+            self.kicked = False
+
+    def _on_earlier(self, when_ns: int) -> None:
+        # in a pass deadlines move several times; the end of the pass looks once
+        if not self._in_pass and when_ns < self._armed and self._timerfd is not None:
+            self._armed = when_ns
+            self._timerfd.set(max(when_ns, 1))
+
+    def _burst(self) -> bool:
+        """Passes until nothing is asked for, at most `burst` and one full budget; True when something still is."""
+        self._in_pass = True
+        try:
+            for _ in range(self.burst):
+                more = self.one_pass()
+                if self.backlog or not more:
+                    break
+        finally:
+            self._in_pass = False
+        deadline = self.heap.next_deadline()
+        if deadline is not None:
+            self._on_earlier(deadline)
+        return more
+
+    async def _serve(self) -> None:
+        if self._serving:
+            return
+        self._serving = True
+        try:
+            while self._burst():
+                await trio.lowlevel.checkpoint()
+        finally:
+            self._serving = False
+
+    async def _watch(self, link: Link) -> None:
+        fd = link.fileno()
+        while link in self.links:
+            try:
+                await trio.lowlevel.wait_readable(fd)
+            except trio.ClosedResourceError:
+                return
+            await self._serve()
+
+    async def _timers(self) -> None:
+        timerfd = self._timerfd
+        assert timerfd is not None
+        while True:
+            deadline = self.heap.next_deadline()
+            self._armed = NEVER if deadline is None else deadline
+            timerfd.set(0 if deadline is None else max(deadline, 1))
+            await trio.lowlevel.wait_readable(timerfd.fd)
+            await self._serve()
+
+    async def _kicks(self) -> None:
+        while True:
+            if self.kicked and not self._serving:
+                await self._serve()
+            self._sleeper = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort_kicks)
+
+    def _abort_kicks(self, raise_cancel: object) -> trio.lowlevel.Abort:
+        self._sleeper = None
+        return trio.lowlevel.Abort.SUCCEEDED
