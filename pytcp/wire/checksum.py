@@ -9,14 +9,8 @@ checksum is never summed at all (`csum_start`), so this runs for control packets
 from __future__ import annotations
 
 from struct import Struct
-from typing import Any
 
-lib: Any
-ffi: Any
-try:
-    from pytcp.native import ffi, lib
-except ImportError:
-    ffi = lib = None
+from pytcp.native import ffi, lib
 
 Buffer = bytes | bytearray | memoryview
 
@@ -49,7 +43,7 @@ def ones_sum(buf: Buffer, start: int = 0) -> int:
     """
     size = len(buf)
     if lib is not None and size >= C_MIN:
-        return int(lib.pytcp_ones_sum(ffi.from_buffer(buf), size, start))
+        return lib.pytcp_ones_sum(ffi.from_buffer(buf), size, start)
     return ones_sum_py(buf, start)
 
 
@@ -68,12 +62,14 @@ def incremental(csum: int, old16: int, new16: int) -> int:
 def pseudo4(src: bytes, dst: bytes, proto: int, length: int) -> int:
     """Unfolded sum of the IPv4 pseudo-header (RFC 9293 §3.1); `length` counts the L4 header and data."""
     a, b, c, d = _PSEUDO4(src + dst)
-    return int(a + b + c + d) + proto + length
+    total: int = a + b + c + d + proto + length
+    return total
 
 
 def pseudo6(src: bytes, dst: bytes, proto: int, length: int) -> int:
     """Unfolded sum of the IPv6 pseudo-header (RFC 8200 §8.1); `length` is that of the upper-layer packet."""
-    return sum(_PSEUDO6(src + dst)) + proto + (length >> 16) + (length & 0xFFFF)
+    total: int = sum(_PSEUDO6(src + dst)) + proto + (length >> 16) + (length & 0xFFFF)
+    return total
 
 
 def pseudo(src: bytes, dst: bytes, proto: int, length: int) -> int:

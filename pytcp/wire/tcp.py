@@ -307,7 +307,7 @@ def _read_options(seg: Segment, raw: bytes) -> None:
             if size == 10:
                 seg.tsval, seg.tsecr = _unpack_pair(raw, at + 2)
                 seg.saw_tstamp = True
-        elif kind == ACCECN0 or kind == ACCECN1:
+        elif kind in (ACCECN0, ACCECN1):
             seg.accecn = raw[at : at + size]
         elif kind == MD5SIG:
             if size == 18:
@@ -333,11 +333,12 @@ def _read_syn_option(seg: Segment, kind: int, body: bytes) -> None:
 
 
 def _read_cookie(seg: Segment, cookie: bytes, exp: bool) -> None:
-    """A cookie is empty (a request) or an even 4 to 16 bytes (RFC 7413 §4.1.1); anything else is no option at all."""
+    """A cookie is empty (a request) or an even 4 to 16 bytes (RFC 7413 §4.1.1); of an odd one Linux takes no notice."""
     size = len(cookie)
-    if size == 0 or (4 <= size <= 16 and size & 1 == 0):
-        seg.tfo_cookie = cookie
-        seg.tfo_exp = exp
+    if size & 1:
+        return
+    seg.tfo_cookie = cookie if size == 0 or 4 <= size <= 16 else None
+    seg.tfo_exp = exp
 
 
 def build_header(sport: int, dport: int, seq: int, ack: int, flags: int, window: int, urg_ptr: int = 0, options: bytes = b"", csum: int = 0) -> bytes:
