@@ -34,7 +34,7 @@ DISCARD, SOURCE, ECHO, RPC = 5001, 5002, 5003, 5004
 class _Conn:
     """What one connection needs: two counters each way, the peer's window, bytes owed, and headers by payload length."""
 
-    __slots__ = ("heads", "make_head", "service", "snd_una", "snd_nxt", "rcv_nxt", "window", "wscale", "owed", "got")
+    __slots__ = ("got", "heads", "make_head", "owed", "rcv_nxt", "service", "snd_nxt", "snd_una", "window", "wscale")
 
     def __init__(self, service: int, rcv_nxt: int, wscale: int, make_head: Callable[[int], bytearray]) -> None:
         self.service = service
@@ -62,7 +62,7 @@ class BareLoop:
         self.fd = fd
         self.mac = mac
         self.address = bytes(map(int, address.split(".")))
-        self.vnet_len = int.from_bytes(fcntl.ioctl(fd, TUNGETVNETHDRSZ, bytes(4)), "little")
+        self.vnet_len: int = struct.unpack("i", fcntl.ioctl(fd, TUNGETVNETHDRSZ, bytes(4)))[0]
         self.conns: dict[bytes, _Conn] = {}
         self.buffer = bytearray(1 << 17)
         self.view = memoryview(self.buffer)
@@ -167,15 +167,11 @@ class BareLoop:
         os.writev(self.fd, (head, options))
 
     def _peer_wscale(self, at: int, end: int) -> int:
-        options = self.buffer[at:end]
-        at = 0
-        while at < len(options) and options[at] != 0:
-            if options[at] == 1:
-                at += 1
-                continue
-            if options[at] == 3:
-                return options[at + 2]
-            at += options[at + 1]
+        buffer = self.buffer
+        while at < end and buffer[at] != 0:
+            if buffer[at] == 3:
+                return buffer[at + 2]
+            at += 1 if buffer[at] == 1 else buffer[at + 1]
         return 0
 
     def _make_head(self, peer_mac: bytes, key: bytes, length: int) -> bytearray:

@@ -196,9 +196,7 @@ class Namespace:
         self._children.append(child)
         return child
 
-    def run(
-        self, argv: Sequence[str], *, data: bytes | None = None, timeout: float | None = 60, check: bool = True
-    ) -> subprocess.CompletedProcess[bytes]:
+    def run(self, argv: Sequence[str], *, data: bytes | None = None, timeout: float | None = 60, check: bool = True) -> subprocess.CompletedProcess[bytes]:
         """Run a program inside to its end, `data` on its standard input; output and errors are collected.
 
         Blocks the calling thread, so not for a program that talks to a stack run by the same thread: see `run_async`.

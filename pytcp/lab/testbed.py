@@ -27,6 +27,7 @@ from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import TYPE_CHECKING, Any
 
 from pytcp.lab.netns import Namespace, TestbedError
+from pytcp.wire.checksum import checksum
 
 if TYPE_CHECKING:
     from pytcp.link.tap import Tap
@@ -142,7 +143,7 @@ class Testbed(Namespace):
 
         with self.entered():
             try:
-                self._tap = Tap(self.device, vnet_hdr=self.vnet_hdr, offload=self.offload)
+                self._tap = Tap(self.device, vnet_hdr=self.vnet_hdr, offload=self.offload, mtu=self.mtu)
             except OSError as exc:
                 raise TestbedError(exc.errno or errno.ENODEV, f"cannot open a TAP device: {exc.strerror or exc} (`pytcp doctor` says more)") from exc
 
@@ -183,7 +184,7 @@ class Testbed(Namespace):
             for number in range(count):
                 message = struct.pack("!BBHHH", request, 0, 0, identifier, number) + bytes(i & 0xFF for i in range(size))
                 if not v6:  # for ICMPv6 the kernel fills the checksum in
-                    message = message[:2] + _checksum(message).to_bytes(2, "big") + message[4:]
+                    message = message[:2] + checksum(message).to_bytes(2, "big") + message[4:]
                 start = time.monotonic()
                 sock.sendto(message, (address, 0))
                 results.append(_await_echo(sock, message[4:], reply, 0 if v6 else 20, start, timeout))
@@ -200,14 +201,6 @@ def _await_echo(sock: socket.socket, rest: bytes, reply: int, skip: int, start: 
         if answer[skip] == reply and answer[skip + 4 :] == rest:
             return time.monotonic() - start
     return None
-
-
-def _checksum(message: bytes) -> int:
-    total = sum(struct.unpack(f"!{len(message) // 2}H", message[: len(message) & ~1]))
-    if len(message) & 1:
-        total += message[-1] << 8
-    total = (total & 0xFFFF) + (total >> 16)
-    return ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
 
 
 def _address(interfaces: Sequence[str], version: int) -> str:

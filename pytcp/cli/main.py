@@ -1,0 +1,108 @@
+"""The `pytcp` command itself: names its subcommands, imports the one that is called, turns errors into one line.
+
+Exit status: 0 done; 1 the work failed (one line on standard error says why); 2 wrong usage; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import click
+
+import pytcp
+
+COMMANDS: Mapping[str, str] = {
+    "demo": "The main job: real data to and from a Linux peer, checked.",
+    "doctor": "What is missing on this machine, and what to do about it.",
+    "http": "Serve a folder, or fetch a URL, over pytcp.",
+    "nc": "Connect or listen, and copy standard input and output.",
+    "ping": "Send ICMP echo requests.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and imports only the one that runs: `pytcp doctor` must work where trio does not."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"pytcp.cli.{cmd_name}").command
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            error.message += f" There are: {', '.join(sorted(COMMANDS))}."
+            raise
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(pytcp.__version__, prog_name="pytcp")
+def cli() -> None:
+    """A TCP/IP stack in Python that behaves like Linux, segment for segment.
+
+    Commands that need a network make their own testbed: a namespace with a real Linux kernel in it, behind a TAP device,
+    gone when they end (needs root). With --tap they attach to a TAP device of yours instead.
+    """
+
+
+def one_line(error: BaseException) -> str:
+    """What to tell a person: the deepest single cause of a group, without a traceback."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, OSError) and error.strerror:
+        name = f"{error.filename}: " if error.filename else ""
+        return f"{name}{error.strerror}"
+    return str(error) or type(error).__name__
+
+
+def _interrupted(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_interrupted, error.exceptions))
+    return isinstance(error, KeyboardInterrupt)
+
+
+def _terminate(signum: int, frame: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main() -> NoReturn:
+    """Run the command line; SIGTERM cleans up as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        status = cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except BaseException as error:
+        if _interrupted(error):
+            click.echo("pytcp: interrupted", err=True)
+            sys.exit(130)
+        if isinstance(error, SystemExit) or not expected(error):
+            raise
+        click.echo(f"pytcp: {one_line(error)}", err=True)
+        sys.exit(1)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def expected(error: BaseException) -> bool:
+    """Is this the world's fault (one line is enough), or ours (a traceback is wanted)?"""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(expected, error.exceptions))
+    return isinstance(error, OSError)

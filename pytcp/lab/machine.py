@@ -1,0 +1,238 @@
+"""What this machine can do for pytcp: each requirement looked at, with what to do where it is missing.
+
+Nothing is assumed from the next-best sign: a TAP is opened to see whether TAPs open, a namespace made to see whether
+namespaces can be made. A check never raises; `Check.status` says how bad its finding is:
+
+- ok
+- optional: something works less well, or one program is missing for one test
+- missing: the testbed (demo, interop tests) does not work
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import importlib
+import os
+import platform
+import shutil
+import stat
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+OK: Literal["ok"] = "ok"
+OPTIONAL: Literal["optional"] = "optional"
+MISSING: Literal["missing"] = "missing"
+Status = Literal["ok", "optional", "missing"]
+
+TUN = "/dev/net/tun"
+CAP_NET_ADMIN = 12
+CAP_SYS_ADMIN = 21
+PROGRAMS = {
+    "curl": ("the demo's first transfer", "curl"),
+    "ip": ("a look into a testbed", "iproute2"),
+    "ss": ("the peer's view of a connection", "iproute2"),
+    "unshare": ("receive steering in benchmarks", "util-linux"),
+    "iperf3": ("interop tests", "iperf3"),
+    "nginx": ("interop tests", "nginx-light"),
+    "socat": ("interop tests", "socat"),
+    "tshark": ("reading captures", "tshark"),
+}
+PACKAGES = ("trio", "pyroute2", "cffi", "click", "rich")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding. `remedy` is what to type or to change; empty when there is nothing to do."""
+
+    name: str
+    status: Status
+    detail: str
+    remedy: str = ""
+
+
+def python() -> Check:
+    return Check("python", OK, f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}")
+
+
+def packages() -> Check:
+    missing = []
+    for name in PACKAGES:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            missing.append(name)
+    if missing:
+        return Check("packages", MISSING, f"cannot import {', '.join(missing)}", f"{sys.executable} -m pip install {' '.join(missing)}")
+    return Check("packages", OK, ", ".join(PACKAGES))
+
+
+def kernel() -> Check:
+    system, release = platform.system(), platform.release()
+    if system != "Linux":
+        return Check("kernel", MISSING, f"{system} {release}", "TAP devices and network namespaces need Linux; virtual time works anywhere")
+    return Check("kernel", OK, f"Linux {release}")
+
+
+def _effective(capability: int) -> bool:
+    with open("/proc/self/status") as file:
+        for line in file:
+            if line.startswith("CapEff:"):
+                return bool(int(line.split()[1], 16) >> capability & 1)
+    return False
+
+
+def privileges() -> Check:
+    missing = [name for name, bit in (("CAP_NET_ADMIN", CAP_NET_ADMIN), ("CAP_SYS_ADMIN", CAP_SYS_ADMIN)) if not _effective(bit)]
+    if os.geteuid() == 0 and not missing:
+        return Check("privileges", OK, "root")
+    if not missing:
+        return Check("privileges", MISSING, "not root, though capable", "run as root: sudo pytcp ...")
+    remedy = "run as root: sudo pytcp ..." if os.geteuid() else "in a container: --cap-add NET_ADMIN --cap-add SYS_ADMIN"
+    return Check("privileges", MISSING, f"without {' and '.join(missing)}", remedy)
+
+
+def tun_device(path: str = TUN) -> Check:
+    try:
+        mode = os.stat(path)
+    except FileNotFoundError:
+        return Check("tun device", MISSING, f"no {path}", "modprobe tun; in a container: --device /dev/net/tun")
+    if not stat.S_ISCHR(mode.st_mode) or mode.st_rdev != os.makedev(10, 200):
+        return Check("tun device", MISSING, f"{path} is not the TUN device", f"rm -f {path}; mkdir -p {os.path.dirname(path)}; mknod {path} c 10 200")
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except PermissionError:
+        return Check("tun device", MISSING, f"no permission to open {path}", f"run as root, or: sudo chmod 0666 {path}")
+    except OSError as exc:
+        hint = "modprobe tun" if exc.errno in (errno.ENODEV, errno.ENXIO) else f"check {path} and the kernel's CONFIG_TUN"
+        return Check("tun device", MISSING, f"cannot open {path}: {exc.strerror}", hint)
+    return Check("tun device", OK, path)
+
+
+def tap_offloads() -> Check:
+    """Opens a TAP with each set of offloads; it disappears with its descriptor."""
+    from pytcp.link.tap import (
+        IFF_NO_PI,
+        IFF_TAP,
+        IFF_VNET_HDR,
+        TUN_F_CSUM,
+        TUN_F_TSO4,
+        TUN_F_TSO6,
+        TUN_F_USO4,
+        TUN_F_USO6,
+        TUNSETIFF,
+        TUNSETOFFLOAD,
+    )
+
+    csum, tso, uso = TUN_F_CSUM, TUN_F_TSO4 | TUN_F_TSO6, TUN_F_USO4 | TUN_F_USO6
+    try:
+        fd = os.open(TUN, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as exc:
+        return Check("TAP", MISSING, f"cannot open {TUN}: {exc.strerror}", "see the line above")
+    try:
+        fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", b"", IFF_TAP | IFF_NO_PI | IFF_VNET_HDR))
+        for flags, status, detail in (
+            (csum | tso | uso, OK, "checksum, TSO and USO offload"),
+            (csum | tso, OK, "checksum and TSO offload (USO needs Linux 6.2)"),
+            (csum, OPTIONAL, "checksum offload only, no TSO: single frames, several times slower"),
+            (0, OPTIONAL, "no offloads: single frames and software checksums, several times slower"),
+        ):
+            try:
+                fcntl.ioctl(fd, TUNSETOFFLOAD, flags)
+            except OSError:
+                continue
+            return Check("TAP", status, detail, "" if status == OK else "a newer kernel offers TSO on TAP devices")
+        return Check("TAP", OPTIONAL, "the kernel takes no offload setting", "a newer kernel offers TSO on TAP devices")
+    except OSError as exc:
+        return Check("TAP", MISSING, f"cannot make a TAP device: {exc.strerror}", "run as root (CAP_NET_ADMIN)")
+    finally:
+        os.close(fd)
+
+
+def namespaces() -> Check:
+    from pytcp.lab.netns import Namespace
+
+    try:
+        with Namespace():
+            pass
+    except OSError as exc:
+        return Check("namespaces", MISSING, exc.strerror or str(exc), "run as root; in a container: --cap-add SYS_ADMIN; the kernel needs CONFIG_NET_NS")
+    return Check("namespaces", OK, "network namespaces can be made")
+
+
+def ipv6() -> Check:
+    if os.path.exists("/proc/net/if_inet6"):
+        return Check("ipv6", OK, "the peer speaks IPv6")
+    return Check("ipv6", MISSING, "the kernel has no IPv6", "boot without ipv6.disable=1")
+
+
+def congestion_controls() -> Check:
+    try:
+        with open("/proc/sys/net/ipv4/tcp_available_congestion_control") as file:
+            available = file.read().split()
+    except OSError as exc:
+        return Check("congestion control", OPTIONAL, f"cannot tell: {exc.strerror}")
+    lacking = [name for name in ("cubic", "reno", "bbr") if name not in available]
+    if "cubic" in lacking:
+        return Check("congestion control", MISSING, f"the kernel has no cubic, only {' '.join(available)}", "modprobe tcp_cubic")
+    if lacking:
+        return Check("congestion control", OPTIONAL, f"{' '.join(available)}; without {' '.join(lacking)}", f"modprobe tcp_{lacking[0]}")
+    return Check("congestion control", OK, " ".join(available))
+
+
+def c_helpers() -> Check:
+    from pytcp import native
+
+    compiler = next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
+    if native.HAVE_C:
+        if compiler is None:
+            return Check("C helpers", OPTIONAL, "built; no C compiler now, so no tools/bench", "apt-get install gcc libc6-dev")
+        return Check("C helpers", OK, f"built; compiler {compiler}")
+    detail = f"{native.reason}{'' if compiler else '; no C compiler'}: pure Python instead, slower per byte"
+    first = "" if compiler else "apt-get install gcc libc6-dev python3-dev; then "
+    return Check("C helpers", OPTIONAL, detail, f"{first}install pytcp again: {sys.executable} -m pip install --force-reinstall --no-deps .")
+
+
+def processors() -> Check:
+    count = len(os.sched_getaffinity(0))
+    if count < 2:
+        return Check("processors", OPTIONAL, "one: the peer and the stack take turns on it")
+    return Check("processors", OK, str(count))
+
+
+def programs() -> Iterator[Check]:
+    for name, (purpose, package) in PROGRAMS.items():
+        where = shutil.which(name)
+        if where:
+            yield Check(name, OK, where)
+        else:
+            needed = name == "curl"
+            yield Check(name, MISSING if needed else OPTIONAL, f"not installed: {purpose}", f"apt-get install {package}")
+
+
+CHECKS: tuple[Callable[[], Check], ...] = (
+    python,
+    packages,
+    kernel,
+    privileges,
+    tun_device,
+    tap_offloads,
+    namespaces,
+    ipv6,
+    congestion_controls,
+    c_helpers,
+    processors,
+)
+
+
+def examine() -> Iterator[Check]:
+    """All checks in an order in which the first finding explains the later ones."""
+    for check in CHECKS:
+        try:
+            yield check()
+        except (OSError, ImportError) as exc:
+            yield Check(check.__name__.replace("_", " "), MISSING, f"cannot tell: {exc}", "see the lines above")
+    yield from programs()
