@@ -13,15 +13,40 @@ import os
 import warnings
 from typing import Any, Protocol
 
-ABI = 1  # PYTCP_ABI of csrc/pytcp.h: an extension left over from other sources is not used
+ABI = 2  # PYTCP_ABI of csrc/pytcp.h: an extension left over from other sources is not used
 
 
 class Lib(Protocol):
-    """The functions of csrc/pytcp.h; pointers are cffi's `cdata` or anything it converts."""
+    """The functions of csrc/pytcp.h, which says what they do. Pointers are cffi `cdata`, or bytes."""
 
     PYTCP_ABI: int
+    PYTCP_SEG_IPV6: int
+    PYTCP_SEG_UDP: int
+    PYTCP_SEG_CWR_ONCE: int
 
-    def pytcp_ones_sum(self, p: Any, n: int, start: int) -> int: ...
+    def pytcp_ones_sum(self, p: Any, n: int, start: int, /) -> int: ...
+
+    def pytcp_segment(
+        self,
+        head: Any,
+        head_len: int,
+        l3: int,
+        l4: int,
+        hdr_len: int,
+        mode: int,
+        gso_size: int,
+        parts: Any,
+        nparts: int,
+        out: Any,
+        out_size: int,
+        /,
+    ) -> int: ...
+
+    def pytcp_gro(self, frames: Any, n: int, l2: int, out: Any, out_size: int, res: Any, /) -> int: ...
+
+    def pytcp_read_batch(self, fd: int, base: Any, stride: int, hdr: int, limit: int, rx: Any, /) -> int: ...
+
+    def pytcp_write_frames(self, fd: int, base: Any, stride: int, count: int, last: int, first: int, hdr: int, /) -> int: ...
 
 
 lib: Lib | None
