@@ -8,7 +8,7 @@ route and timestamp are values that can record one more hop.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from struct import Struct
 
 from pytcp.wire.checksum import checksum
@@ -42,6 +42,7 @@ IPOPT_COPIED = 0x80  # bit of the type: goes into every fragment
 IPOPT_TS_TSONLY = 0
 IPOPT_TS_TSANDADDR = 1
 IPOPT_TS_PRESPEC = 3
+_TS_PAIRS = (IPOPT_TS_TSANDADDR, IPOPT_TS_PRESPEC)
 
 MAX_OPTIONS = 40
 
@@ -156,15 +157,15 @@ class RecordRoute:
 
     @property
     def full(self) -> bool:
-        """No slot is left at the pointer."""
-        return self.pointer > len(self.slots) + 3
+        """No whole slot is left at the pointer."""
+        return self.pointer > len(self.slots)
 
     def record(self, addr: bytes) -> RecordRoute:
         """With `addr` in the next slot; itself when full (RFC 791: the packet goes on without)."""
         if self.full:
             return self
         at = self.pointer - 4
-        return RecordRoute(self.slots[:at] + addr + self.slots[at + 4 :], self.pointer + 4, self.kind)
+        return replace(self, slots=self.slots[:at] + addr + self.slots[at + 4 :], pointer=self.pointer + 4)
 
     def emit(self) -> bytes:
         return bytes((self.kind, 3 + len(self.slots), self.pointer)) + self.slots
@@ -179,18 +180,31 @@ class TimestampOption:
     pointer: int = 5
     overflow: int = 0  # hops that found no slot
 
-    def record(self, addr: bytes, ms: int) -> TimestampOption:
-        """With one more stamp; a hop that finds no slot is counted, one that is not the prespecified address is not."""
-        width = 4 if self.flag == IPOPT_TS_TSONLY else 8
+    @property
+    def full(self) -> bool:
+        """No slot is left at the pointer."""
+        return self.pointer > len(self.slots) + 4
+
+    @property
+    def wanted(self) -> bytes | None:
+        """The address whose stamp the next slot waits for (flag PRESPEC), or None: anybody's, or none."""
         at = self.pointer - 5
-        if at + width > len(self.slots):
-            return TimestampOption(self.slots, self.flag, self.pointer, min(self.overflow + 1, 15))
-        if self.flag == IPOPT_TS_PRESPEC and self.slots[at : at + 4] != addr:
-            return self
+        return self.slots[at : at + 4] if self.flag == IPOPT_TS_PRESPEC and not self.full else None
+
+    def record(self, addr: bytes, ms: int) -> TimestampOption:
+        """With one more stamp. A hop without a slot is counted; itself when `wanted` is another, or the flag unknown."""
+        if self.full:
+            return replace(self, overflow=min(self.overflow + 1, 15))
         stamp = (ms & 0xFFFFFFFF).to_bytes(4, "big")
-        if width == 8:
+        if self.flag in _TS_PAIRS:
+            if self.wanted not in (None, addr):
+                return self
             stamp = addr + stamp
-        return TimestampOption(self.slots[:at] + stamp + self.slots[at + width :], self.flag, self.pointer + width, self.overflow)
+        elif self.flag != IPOPT_TS_TSONLY:
+            return self
+        at = self.pointer - 5
+        width = len(stamp)
+        return replace(self, slots=self.slots[:at] + stamp + self.slots[at + width :], pointer=self.pointer + width)
 
     def emit(self) -> bytes:
         return bytes((IPOPT_TIMESTAMP, 4 + len(self.slots), self.pointer, self.overflow << 4 | self.flag)) + self.slots
@@ -214,13 +228,13 @@ def walk_options(options: bytes | memoryview) -> Iterator[tuple[int, Ipv4Option]
     """(offset in `options`, option) for each option that is neither NOP nor END, checked as Linux checks on input.
 
     Raises WireError with the offset, from the start of the IPv4 header, that a parameter problem names:
-    the option for a bad length or a second route option, its length byte for one too short for its kind,
-    its pointer byte for a pointer before the first slot or at a slot that does not fit.
+    the option for a bad length and for a second one where there may be one, its length byte where it is
+    too short for its kind, its pointer for one before the first slot or at a slot that does not fit.
     """
     raw = bytes(options)
     end = len(raw)
     at = 0
-    routes: set[int] = set()
+    seen: set[int] = set()
     while at < end:
         kind = raw[at]
         if kind == IPOPT_END:
@@ -231,42 +245,66 @@ def walk_options(options: bytes | memoryview) -> Iterator[tuple[int, Ipv4Option]
         size = raw[at + 1] if at + 1 < end else 0
         if size < 2 or at + size > end:
             raise WireError("IPv4 option has a bad length", 20 + at)
-        body = raw[at + 2 : at + size]
-        route = IPOPT_LSRR if kind == IPOPT_SSRR else kind
-        if route in (IPOPT_RR, IPOPT_LSRR, IPOPT_TIMESTAMP):
-            if route in routes:
-                raise WireError("IPv4 option appears twice", 20 + at)
-            routes.add(route)
-            yield at, _timestamp(at, body) if kind == IPOPT_TIMESTAMP else _route(at, kind, body)
-        else:
-            yield at, OtherOption(kind, body)
+        yield at, _read_option(20 + at, kind, raw[at + 2 : at + size], seen)
         at += size
 
 
-def _route(at: int, kind: int, body: bytes) -> RecordRoute:
+def _read_option(at: int, kind: int, body: bytes, seen: set[int]) -> Ipv4Option:
+    match kind:
+        case 7:
+            _once(at, kind, seen)
+            return _record_route(at, body)
+        case 131 | 137:
+            return _source_route(at, kind, body, seen)
+        case 68:
+            _once(at, kind, seen)
+            return _timestamp(at, body)
+        case 148 if len(body) < 2:
+            raise WireError("router alert is too short", at + 1)
+        case 134:
+            # no domain of interpretation is configured, so none is known
+            raise WireError("CIPSO label of an unknown domain", at + 1 if len(body) < 6 else at + 2)
+    return OtherOption(kind, body)
+
+
+def _once(at: int, kind: int, seen: set[int]) -> None:
+    if kind in seen:
+        raise WireError("IPv4 option appears twice", at)
+    seen.add(kind)
+
+
+def _pointer(at: int, body: bytes) -> int:
     if len(body) < 1:
-        raise WireError("route option has no pointer", 21 + at)
-    pointer, slots = body[0], body[1:]
-    if pointer < 4:
-        raise WireError("route pointer is before the first slot", 22 + at)
-    if pointer <= len(slots) + 3 < pointer + 3:
-        raise WireError("route pointer is at half a slot", 22 + at)
-    return RecordRoute(slots, pointer, kind)
+        raise WireError("route option has no pointer", at + 1)
+    if body[0] < 4:
+        raise WireError("route pointer is before the first slot", at + 2)
+    return body[0]
+
+
+def _record_route(at: int, body: bytes) -> RecordRoute:
+    pointer, size = _pointer(at, body), len(body) + 2
+    if pointer <= size < pointer + 3:
+        raise WireError("route pointer is at half a slot", at + 2)
+    return RecordRoute(body[1:], pointer)
+
+
+def _source_route(at: int, kind: int, body: bytes, seen: set[int]) -> RecordRoute:
+    pointer = _pointer(at, body)
+    # loose and strict exclude each other (RFC 1812 §5.2.4.1)
+    _once(at, IPOPT_LSRR, seen)
+    return RecordRoute(body[1:], pointer, kind)
 
 
 def _timestamp(at: int, body: bytes) -> TimestampOption:
     if len(body) < 2:
-        raise WireError("timestamp option has no flags", 21 + at)
-    pointer, overflow, flag, slots = body[0], body[1] >> 4, body[1] & 15, body[2:]
-    if pointer < 5:
-        raise WireError("timestamp pointer is before the first slot", 22 + at)
-    size = len(slots) + 4
-    if pointer <= size:
-        width = 4 if flag == IPOPT_TS_TSONLY else 8
-        if flag not in (IPOPT_TS_TSONLY, IPOPT_TS_TSANDADDR, IPOPT_TS_PRESPEC):
-            raise WireError("timestamp flag is unknown", 23 + at)
-        if size < pointer + width - 1:
-            raise WireError("timestamp pointer is at half a slot", 22 + at)
-    elif overflow == 15:
-        raise WireError("timestamp overflow is full", 23 + at)
-    return TimestampOption(slots, flag, pointer, overflow)
+        raise WireError("timestamp option has no flags", at + 1)
+    option = TimestampOption(body[2:], body[1] & 15, body[0], body[1] >> 4)
+    size = len(body) + 2
+    if option.pointer < 5:
+        raise WireError("timestamp pointer is before the first slot", at + 2)
+    if option.pointer > size:
+        if option.overflow == 15:
+            raise WireError("timestamp overflow is full", at + 3)
+    elif size < option.pointer + 3 or (option.flag in _TS_PAIRS and size < option.pointer + 7):
+        raise WireError("timestamp pointer is at half a slot", at + 2)
+    return option
