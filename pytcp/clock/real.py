@@ -125,10 +125,13 @@ class RealRuntime(Runtime):
             self.kicked = False
 
     def _on_earlier(self, when_ns: int) -> None:
-        # in a pass deadlines move several times; the end of the pass looks once
-        if not self._in_pass and when_ns < self._armed and self._timerfd is not None:
-            self._armed = when_ns
-            self._timerfd.set(max(when_ns, 1))
+        # in a pass deadlines move several times; the end of the burst looks once
+        if not self._in_pass:
+            if when_ns <= self.heap.now_ns:
+                self.kick()
+            elif when_ns < self._armed and self._timerfd is not None:
+                self._armed = when_ns
+                self._timerfd.set(when_ns)
 
     def _burst(self) -> bool:
         """Passes until nothing is asked for, at most `burst` and one full budget; True when something still is."""
@@ -141,7 +144,7 @@ class RealRuntime(Runtime):
         finally:
             self._in_pass = False
         deadline = self.heap.next_deadline()
-        if deadline is not None:
+        if deadline is not None and not more:
             self._on_earlier(deadline)
         return more
 

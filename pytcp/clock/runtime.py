@@ -59,7 +59,7 @@ class Runtime:
             self._polled = [other for other in self._polled if other is not link]
 
     def one_pass(self) -> bool:
-        """Run one pass; True when another is wanted: a budget was used up, or somebody kicked."""
+        """Run one pass; True when another is wanted: a budget used up, a kick, a timer due by now."""
         heap = self.heap
         budget = self.budget
         self.kicked = False
@@ -82,4 +82,7 @@ class Runtime:
         for hook in self.after_pass:
             hook()
         self.backlog = backlog
-        return backlog or self.kicked
+        if backlog or self.kicked:
+            return True
+        deadline = heap.next_deadline()
+        return deadline is not None and deadline <= heap.now_ns

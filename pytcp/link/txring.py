@@ -1,0 +1,152 @@
+"""The transmit ring: the stack's NIC queue, and the completions that come back from it.
+
+Frames are put in while segments are made and written to the device in one go: at the end of a pass
+or of a program's call (`flush`), or as soon as 8 of them wait. That the device has *taken* a frame
+is not yet its completion. As on a NIC, completion is an event of its own, reaped later and never
+inside the call that sent the frame; only then is the socket's `wmem_alloc` released. So the second
+of two small writes finds the first one still in the queue and is autocorked, and TCP small queues
+throttle and resume, without either being simulated.
+
+Modes: `reaped` (at the start of the next pass), `moderated` (as a NIC under `ethtool -C tx-usecs
+tx-frames`: an interrupt comes so late, or after so many frames), `orphan` (released when the frame is
+queued, as the kernel's tun and veth drivers do: autocork and TSQ never show).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pytcp.clock.heap import Timer, TimerHeap
+
+from .frame import Link, TxFrame
+
+BULK = 8  # frames written together without waiting for a flush
+LIMIT = 1000  # frames held, as the default txqueuelen
+RETRY_NS = 100_000  # a full device is tried again so much later
+
+MODES = ("reaped", "orphan", "moderated")
+
+
+class TxRing:
+    """One device's transmit queue."""
+
+    __slots__ = (
+        "link", "heap", "on_complete", "mode", "tx_usecs", "tx_frames", "limit", "dropped", "completed",
+        "_queue", "_done", "_orphan", "_stalled", "_retry", "_interrupt",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        link: Link,
+        heap: TimerHeap,
+        on_complete: Callable[[Any, Any, int], None],
+        mode: str = "reaped",
+        tx_usecs: int = 0,
+        tx_frames: int = 0,
+        limit: int = LIMIT,
+    ) -> None:
+        """on_complete(owner, skb, truesize) is called once for each frame with an owner.
+        tx_usecs: delay of a moderated completion, us; 0 = the next event. tx_frames: completions that
+        end the delay early; 0 = none do. limit: frames held, written or not. Raises ValueError."""
+        if mode not in MODES:
+            raise ValueError(f"completion mode {mode!r} is not one of {', '.join(MODES)}")
+        if tx_usecs < 0 or tx_frames < 0 or limit < 1:
+            raise ValueError("tx_usecs and tx_frames are not negative, limit is positive")
+        self.link = link
+        self.heap = heap
+        self.on_complete = on_complete
+        self.mode = mode
+        self.tx_usecs = tx_usecs if mode == "moderated" else 0
+        self.tx_frames = tx_frames if mode == "moderated" else 0
+        self.limit = limit
+        self.dropped = 0
+        self.completed = 0
+        self._queue: list[TxFrame] = []  # not yet written
+        self._done: list[TxFrame] = []  # taken by the device, not yet reaped
+        self._orphan = mode == "orphan"
+        self._stalled = False  # the device was full
+        self._retry: Timer | None = None
+        self._interrupt: Timer | None = None
+
+    def __len__(self) -> int:
+        """Frames held: waiting to be written, or written and not yet completed."""
+        return len(self._queue) + len(self._done)
+
+    def put(self, frame: TxFrame) -> bool:
+        """Queue a frame; False when the ring is full and the frame is lost (nothing is completed then)."""
+        queue = self._queue
+        if len(queue) + len(self._done) >= self.limit:
+            self.dropped += 1
+            return False
+        queue.append(frame)
+        if self._orphan:
+            owner = frame.owner
+            if owner is not None:
+                frame.owner = None
+                self.completed += 1
+                self.on_complete(owner, frame.skb, frame.truesize)
+        if len(queue) >= BULK and not self._stalled:
+            self.flush()
+        return True
+
+    def flush(self) -> None:
+        """Write what waits to the device."""
+        queue = self._queue
+        if not queue:
+            return
+        self._queue = []
+        taken = self.link.send(queue)
+        if taken < len(queue):
+            self._queue = queue[taken:] + self._queue
+            del queue[taken:]
+            self._stalled = True
+            if self._retry is None:
+                self._retry = self.heap.call_later(RETRY_NS, self._try_again)
+        else:
+            self._stalled = False
+        if self._orphan:
+            return
+        owed = False
+        done = self._done
+        for frame in queue:
+            if frame.owner is not None:
+                done.append(frame)
+                if frame.skb is not None:
+                    owed = True
+        # bare ACKs hold nothing up: they are reaped when a pass comes by
+        if owed and self._interrupt is None:
+            self._interrupt = self.heap.call_later(self.tx_usecs * 1000, self._interrupted)
+        if self.tx_frames and len(done) >= self.tx_frames and self._interrupt is not None and self._interrupt.when_ns > self.heap.now_ns:
+            self._interrupt.cancel()
+            self._interrupt = self.heap.call_later(0, self._interrupted)
+
+    def reap(self) -> None:
+        """Complete what the device has taken, unless the interrupt that says so is still to come."""
+        if self._done and (self._interrupt is None or self._interrupt.when_ns <= self.heap.now_ns):
+            self._interrupted()
+
+    def close(self) -> None:
+        """Forget the queue: everything held is completed, nothing more is written."""
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        self._done += [frame for frame in self._queue if frame.owner is not None]
+        self._queue.clear()
+        self._interrupted()
+
+    def _interrupted(self) -> None:
+        if self._interrupt is not None:
+            self._interrupt.cancel()
+            self._interrupt = None
+        # what on_complete sends now belongs to the next completion
+        done = self._done
+        self._done = []
+        self.completed += len(done)
+        on_complete = self.on_complete
+        for frame in done:
+            on_complete(frame.owner, frame.skb, frame.truesize)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self.flush()
