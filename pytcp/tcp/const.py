@@ -97,6 +97,7 @@ ACK_TIMER = 2
 ACK_PUSHED = 4
 ACK_PUSHED2 = 8
 ACK_NOW = 16
+ACK_NOMEM = 32  # the last segment found no memory: the next ACK offers a zero window
 
 # sk.shutdown bits
 RCV_SHUTDOWN = 1
@@ -105,6 +106,7 @@ SHUTDOWN_MASK = 3
 
 # sk.sock_flags bits
 SF_DEAD = 1  # closed by the program: an orphan
+SF_DONE = 2  # the peer's FIN came in order: reading ends in 0, not in an error
 
 # send/recv flags, Linux's numbers (socket.MSG_*)
 MSG_OOB = 0x01

@@ -7,7 +7,22 @@ nothing else. `pytcp.net.counters.Mib` adds the groups Ip, Icmp, Ip6, Icmp6, Udp
 from __future__ import annotations
 
 
+class Sockstat:
+    """What the rooms of one stack share beside counters: /proc/net/sockstat's gauges, the challenge budget."""
+
+    __slots__ = ("challenge_left", "challenge_second", "orphan", "tw")
+
+    def __init__(self) -> None:
+        self.tw = 0  # TIME-WAIT blocks alive
+        self.orphan = 0  # connections the program has closed that are not over
+        self.challenge_second = -1
+        self.challenge_left = 0
+
+
 class TcpMib:
+    def __init__(self) -> None:
+        self.sockstat = Sockstat()
+
     # group Tcp (RFC 4022)
     TcpActiveOpens: int = 0
     TcpPassiveOpens: int = 0
@@ -36,8 +51,10 @@ class TcpMib:
     TcpDuplicateDataRehash: int = 0
     # PAWS, challenges
     PAWSActive: int = 0
+    TSEcrRejected: int = 0
     PAWSEstab: int = 0
     PAWSOldAck: int = 0
+    PAWSTimewait: int = 0
     TCPChallengeACK: int = 0
     TCPSYNChallenge: int = 0
     TCPACKSkippedSynRecv: int = 0

@@ -10,7 +10,8 @@ every retransmission: both are O(1) here. Two queues since Linux 4.15 (75c119afe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+
+from .slab import Slab
 
 Buffer = bytes | bytearray | memoryview
 
@@ -32,6 +33,7 @@ class Skb:
         "eor",
         "retrans",  # times retransmitted
         "in_host",  # clones still in the TX ring (the host-queue guard)
+        "freed",  # acknowledged while a clone was in the ring: memory goes with the completion
         "tx_ns",  # departure time of the last (re)transmission, skb_mstamp_ns
         # delivery-rate snapshot (linux-tcp §6.5)
         "tx_first_us",
@@ -51,7 +53,7 @@ class Skb:
         self.length = 0
         self.flags = flags
         self.frags: list[Buffer] = []
-        self.slabs: list[Any] | None = None
+        self.slabs: list[Slab] | None = None
         self.truesize = truesize
         self.pcount = 0
         self.gso_size = 0
@@ -59,6 +61,7 @@ class Skb:
         self.eor = False
         self.retrans = 0
         self.in_host = 0
+        self.freed = False
         self.tx_ns = 0
         self.tx_first_us = 0
         self.tx_delivered_us = 0
@@ -69,6 +72,17 @@ class Skb:
         self.next: Skb | None = None
         self.tprev: Skb | None = None
         self.tnext: Skb | None = None
+
+    def free_slabs(self) -> None:
+        """Give copied payload's memory back, unless a clone in the TX ring still shows it."""
+        if self.in_host:
+            self.freed = True
+            return
+        slabs = self.slabs
+        if slabs:
+            self.slabs = None
+            for slab in slabs:
+                slab.put()
 
     def __repr__(self) -> str:
         return f"<Skb {self.seq}:{self.end_seq} len {self.length} segs {self.pcount} tags {self.sacked:#x}>"

@@ -39,8 +39,9 @@ class Host(Protocol):
         `parts` of `length` bytes. Charged `truesize` until completion (`tsq.wfree(sk, skb, truesize)`).
         `ecn` = the two IP ECN bits. Returns 0, or a negative errno when the host refused it."""
 
-    def reply(self, family: int, src: bytes, dst: bytes, th: bytes, payload: bytes, tos: int, ttl: int, mark: Any) -> None:
-        """Send a segment that belongs to no Sock (RST, SYN-ACK, TIME-WAIT ACK); `th` as above."""
+    def reply(self, family: int, src: bytes, dst: bytes, th: bytes, payload: bytes, tos: int, ttl: int, mark: Any, flowlabel: int = 0) -> None:
+        """Send a segment that belongs to no Sock (RST, SYN-ACK, TIME-WAIT ACK); `th` as above.
+        `flowlabel` is for IPv6, 0 = the host's choice."""
 
     def arm(self, sk: Any, when_ns: int) -> None:
         """Call `sk.on_timer()` at `when_ns`, or earlier (the callee looks at its own deadlines)."""
@@ -56,13 +57,26 @@ class Host(Protocol):
 
     def hash(self, sk: Any) -> None:
         """Enter a Sock, a request or a TIME-WAIT block into the demux table under its 4-tuple, or a
-        LISTEN Sock among the listeners."""
+        LISTEN Sock among the listeners; sets `hashed`. It replaces the request or Sock it grew out of.
+        An accepted child and a TIME-WAIT block become holders of their port as if by bind_port.
+        A connecting Sock may find a TIME-WAIT block on its 4-tuple: `timewait.reusable` decides.
+        Raises OSError EADDRNOTAVAIL when the 4-tuple is taken."""
 
     def unhash(self, sk: Any) -> None:
-        """Take it out again, release its port where nothing else holds it."""
+        """Take it out again (nothing happens when it is not in), clear `hashed`. A Sock keeps its
+        port until release_port; a TIME-WAIT block gives its port back here."""
+
+    def release_port(self, sk: Sock) -> None:
+        """`sk` holds its port (`bound_port`) no longer; the port is free when nobody else holds it."""
+
+    def listener(self, family: int, addr: bytes, port: int) -> Sock | None:
+        """The LISTEN socket a SYN to this local address and port reaches."""
 
     def new_sock(self, family: int) -> Sock:
         """A Sock for a passive open, with this host."""
+
+    def rehash(self, sk: Sock) -> None:
+        """Pick another flow hash (IPv6 flow label): the path may be what fails (6.x TcpTimeoutRehash)."""
 
     def random32(self) -> int: ...
 
@@ -113,14 +127,15 @@ class Sock:
         # --- receive sequence (input, reassembly) ---
         "irs", "rcv_nxt", "copied_seq", "rcv_wup", "rcv_wnd", "rcv_wscale", "rcv_up", "urg_data", "urg_seq", "oob_byte",
         # --- receive queues and memory (reassembly, rwnd) ---
-        "receive_queue", "ofo_queue", "rcvbuf", "rcvbuf_locked", "rmem_alloc", "rcvlowat", "rx_opt_oobinline",
+        "receive_queue", "ofo_queue", "rcvbuf", "rcvbuf_locked", "rmem_alloc", "forward_alloc", "rcvlowat", "rx_opt_oobinline", "peek_off",
+        "pred", "mstamp_us",
         # --- receive window (rwnd, drs) ---
         "window_clamp", "rcv_ssthresh", "rcv_mss", "rcv_small_len", "scaling_ratio", "rcvq_space", "rcvq_seq", "rcvq_time_us",
         "rcv_rtt_us", "rcv_rtt_seq", "rcv_rtt_time_us", "rcv_rtt_last_tsecr",
         # --- SACK we send (reassembly) ---
-        "selective_acks", "duplicate_sack", "compressed_ack", "compressed_ack_deadline", "dup_ack_counter",
+        "selective_acks", "duplicate_sack", "compressed_ack", "compressed_ack_deadline", "compressed_ack_rcv_nxt", "dup_ack_counter",
         # --- delayed ACK (delack) ---
-        "ack_pending", "quick", "pingpong", "ato_jiffies", "lrcvtime_ns", "delack_deadline", "delack_max_ns",
+        "ack_pending", "quick", "pingpong", "ato_jiffies", "lrcvtime_ns", "delack_deadline", "delack_timeout", "delack_max_ns",
         # --- options negotiated (handshake) ---
         "tstamp_ok", "sack_ok", "wscale_ok", "ts_recent", "ts_recent_stamp_s", "ts_offset", "rcv_tsval", "rcv_tsecr",
         # --- timers (timers) ---
@@ -129,6 +144,8 @@ class Sock:
         "lsnd_ack_ns", "linear_timeouts",
         # --- closing (close) ---
         "linger", "linger2", "fin_timeout_ns", "last_oow_ack_ns",
+        # --- what the program asked of the socket (sockopt, api) ---
+        "ss_state", "optmem", "recverr", "min_ttl",
         # --- listening (listen) ---
         "backlog", "syn_queue", "accept_queue", "defer_accept", "last_overflow_ns",
         # --- totals (info) ---
@@ -307,8 +324,12 @@ class Sock:
         self.rcvbuf = sysctl.tcp_rmem[1]
         self.rcvbuf_locked = False
         self.rmem_alloc = 0
+        self.forward_alloc = 0  # memory taken from the host in pages and not yet charged to an skb
         self.rcvlowat = 1
         self.rx_opt_oobinline = False
+        self.peek_off = -1  # SO_PEEK_OFF; -1: MSG_PEEK starts at the first unread byte
+        self.pred = False  # header prediction on (pred_flags != 0)
+        self.mstamp_us = 0  # when the last segment came in or an ACK went out (tcp_mstamp)
 
         self.window_clamp = 0
         self.rcv_ssthresh = 0
@@ -327,6 +348,7 @@ class Sock:
         self.duplicate_sack: tuple[int, int] | None = None
         self.compressed_ack = 0
         self.compressed_ack_deadline = NEVER
+        self.compressed_ack_rcv_nxt = 0
         self.dup_ack_counter = 0
 
         self.ack_pending = 0
@@ -335,6 +357,7 @@ class Sock:
         self.ato_jiffies = 0
         self.lrcvtime_ns = 0
         self.delack_deadline = NEVER
+        self.delack_timeout = 0  # the same in jiffies, before the timer wheel rounds
         self.delack_max_ns = 200_000_000
 
         self.tstamp_ok = False
@@ -367,6 +390,11 @@ class Sock:
         self.linger2 = 0
         self.fin_timeout_ns = 0
         self.last_oow_ack_ns = 0
+
+        self.ss_state = 0  # api.SS_*: what connect() has come to
+        self.optmem: dict[tuple[int, int], int] | None = None  # stored values of rare options, (level, name)
+        self.recverr = False
+        self.min_ttl = 0  # IP_MINTTL, IPV6_MINHOPCOUNT: segments below are dropped
 
         self.backlog = 0
         self.syn_queue: Any = None

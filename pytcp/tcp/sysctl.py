@@ -35,6 +35,7 @@ class TcpSysctl:
     tcp_keepalive_probes: int = 9
     tcp_keepalive_time: int = 7200
     tcp_limit_output_bytes: int = 4194304
+    tcp_max_orphans: int = 131072
     tcp_max_reordering: int = 300
     tcp_max_syn_backlog: int = 1024
     tcp_max_tw_buckets: int = 65536
@@ -148,6 +149,7 @@ TABLE: tuple[Entry, ...] = (
     _ipv4("tcp_keepalive_probes", 0, 255, "unanswered probes before the connection is reset"),
     _ipv4("tcp_keepalive_time", None, 120000, "idle seconds before the first keepalive probe"),
     _ipv4("tcp_limit_output_bytes", 0, _I31, "TSQ: most bytes (truesize) one socket keeps in the host queue"),
+    _ipv4("tcp_max_orphans", 0, _I31, "closed connections the host keeps until they are over"),
     _ipv4("tcp_max_reordering", 0, _I31, "upper bound of the reordering metric, packets"),
     _ipv4("tcp_max_syn_backlog", 0, _I31, "half-open connections remembered per listener"),
     _ipv4("tcp_max_tw_buckets", 0, _I31, "TIME_WAIT entries kept on the host"),
@@ -203,7 +205,7 @@ TABLE: tuple[Entry, ...] = (
     Entry("pytcp.hz", "hz", 100, 1000, "timer tick of the modelled kernel, 1/s", "CONFIG_HZ"),
     Entry("pytcp.max_tcp_header", "max_tcp_header", 128, 512, "MAX_TCP_HEADER of the modelled kernel"),
     Entry("pytcp.skb_base_truesize", "skb_base_truesize", 576, 4096, "memory charged per skb beside its payload"),
-    Entry("pytcp.scaling_ratio_default", "scaling_ratio_default", 1, 255, "window bytes per 256 buffer bytes before any was measured", "65 in 6.6, 128 since 6.10 (697a6c8cec03)"),
+    Entry("pytcp.scaling_ratio_default", "scaling_ratio_default", 1, 255, "window per 256 buffer bytes before any was measured", "65 in 6.6, 128 since 6.10"),
     Entry("pytcp.clamp_follows_ratio", "clamp_follows_ratio", 0, 1, "window_clamp follows a changed scaling_ratio", "6.11 (a2cbb1603943)"),
     Entry("pytcp.autocork_nodelay", "autocork_nodelay", None, None, "mainline | any_nonagle | nodelay_only", "f3f32a356c0d, reverted the same day"),
     Entry("pytcp.push_barrier", "push_barrier", 0, 1, "fence between setting THROTTLED and re-reading", "6.8 (7267e8dcad6b)"),

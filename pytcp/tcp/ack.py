@@ -1,0 +1,318 @@
+"""tcp_ack: what an incoming acknowledgement means (linux-tcp §8.1, §8.2, RFC 9293 §3.10.7.4).
+
+Order: acceptability, window update, SACK, cleaning the retransmit queue (RTT, RACK), the tail-loss
+verdict, recovery state machine, timer, delivery rate, congestion control, recovery sends. The caller
+(input) then pushes pending data, looks at send space and decides about its own ACK.
+Counters: TCPHPAcks, TCPPureAcks, TCPDelivered, TCPDeliveredCE.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import challenge, cwnd, ecn, frto, mtu, pacing, probe0, prr, rack, rate, retransmit, rtt, sack, timers, tlp, tso, xmit
+from .chrono import BUSY
+from .chrono import stop as chrono_stop
+from .const import (
+    CA_CWR,
+    CA_OPEN,
+    CA_RECOVERY,
+    LOST,
+    SACKED_ACKED,
+    SACKED_RETRANS,
+    SYN,
+)
+from .flags import (
+    FLAG_ACK_MAYBE_DELAYED,
+    FLAG_ACKED,
+    FLAG_CA_ALERT,
+    FLAG_DATA,
+    FLAG_DATA_ACKED,
+    FLAG_DSACKING_ACK,
+    FLAG_ECE,
+    FLAG_FORWARD_PROGRESS,
+    FLAG_NO_CHALLENGE_ACK,
+    FLAG_NOT_DUP,
+    FLAG_ORIG_SACK_ACKED,
+    FLAG_RETRANS_DATA_ACKED,
+    FLAG_SACK_RENEGING,
+    FLAG_SET_XMIT_TIMER,
+    FLAG_SLOWPATH,
+    FLAG_SND_UNA_ADVANCED,
+    FLAG_SYN_ACKED,
+    FLAG_UPDATE_TS_RECENT,
+    FLAG_WIN_UPDATE,
+)
+from .rate import NO_REORDER, AckSample
+
+if TYPE_CHECKING:
+    from pytcp.wire.tcp import Segment
+
+    from .skb import Skb
+    from .sock import Sock
+
+__all__ = ["FLAG_DATA", "FLAG_NO_CHALLENGE_ACK", "FLAG_SLOWPATH", "FLAG_UPDATE_TS_RECENT", "tcp_ack"]
+
+
+def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
+    """Process SEG.ACK. 1: acceptable; 0: old but harmless; -1: unacceptable, answered, drop it.
+
+    `seg.seq`, `seg.ack`, `seg.end_seq` are unwrapped. `flag`: FLAG_SLOWPATH unless header prediction
+    matched, FLAG_UPDATE_TS_RECENT if the segment's timestamp may be taken over, FLAG_NO_CHALLENGE_ACK.
+    """
+    prior_una = sk.snd_una
+    ack = seg.ack
+    prior_packets = sk.packets_out
+    prior_delivered = sk.delivered
+    prior_lost = sk.lost
+    rs = AckSample(prior_packets - sk.sacked_out - sk.lost_out + sk.retrans_out)
+
+    if ack <= prior_una:
+        if ack < prior_una:
+            return _old_ack(sk, seg, flag, rs, prior_delivered)
+    elif ack > sk.snd_nxt:
+        if not flag & FLAG_NO_CHALLENGE_ACK:
+            challenge.send_challenge_ack(sk)
+        return -1
+    else:
+        flag |= FLAG_SND_UNA_ADVANCED
+        sk.retransmits = 0
+    prior_fack = sack.highest_sack_seq(sk) if sk.sack_ok else prior_una
+
+    if flag & FLAG_UPDATE_TS_RECENT:
+        from .paws import replace_ts_recent
+
+        replace_ts_recent(sk, seg)
+
+    if flag & (FLAG_SLOWPATH | FLAG_SND_UNA_ADVANCED) == FLAG_SND_UNA_ADVANCED:
+        # header prediction matched: the window is as it was
+        sk.snd_wl1 = seg.seq
+        sk.bytes_acked += ack - prior_una
+        sk.snd_una = ack
+        flag |= FLAG_WIN_UPDATE
+        sk.mib.TCPHPAcks += 1
+    else:
+        if seg.seq != seg.end_seq:
+            flag |= FLAG_DATA
+        else:
+            sk.mib.TCPPureAcks += 1
+        flag |= _update_window(sk, seg, ack)
+        if seg.sack and sk.sack_ok:
+            flag |= sack.tag_write_queue(sk, seg, prior_una, rs)
+        if sk.ecn_flags and ecn.rcv_ecn_echo(sk, seg):
+            flag |= FLAG_ECE
+
+    sk.sk_err_soft = 0
+    sk.probes_out = 0
+    sk.rcv_tstamp_ns = sk.host.now_ns
+    if not prior_packets:
+        if flag & FLAG_DSACKING_ACK:
+            retransmit.fastretrans_alert(sk, prior_una, 0, flag)
+            _newly_delivered(sk, prior_delivered, flag)
+        probe0.ack_probe(sk)
+        if sk.tlp_high_seq:
+            tlp.process_ack(sk, ack, flag, rs)
+        return 1
+
+    flag = _clean_rtx_queue(sk, prior_fack, prior_una, flag, rs)
+    rack.update_reo_wnd(sk, rs)
+    if sk.tlp_high_seq:
+        tlp.process_ack(sk, ack, flag, rs)
+    rexmit = frto.REXMIT_NONE
+    if not flag & FLAG_NOT_DUP or flag & FLAG_CA_ALERT or sk.ca_state != CA_OPEN:
+        dupacks = 0
+        if not flag & (FLAG_SND_UNA_ADVANCED | FLAG_NOT_DUP | FLAG_DSACKING_ACK):
+            dupacks = max(1, seg.nsegs)
+        rexmit, flag = retransmit.fastretrans_alert(sk, prior_una, dupacks, flag)
+    if flag & FLAG_SET_XMIT_TIMER:
+        timers.set_xmit_timer(sk)
+    delivered = _newly_delivered(sk, prior_delivered, flag)
+    lost = sk.lost - prior_lost
+    rs.is_ack_delayed = bool(flag & FLAG_ACK_MAYBE_DELAYED)
+    rate.gen(sk, delivered, lost, bool(flag & FLAG_SACK_RENEGING), rs)
+    _cong_control(sk, ack, delivered, lost, flag, rs)
+    if rexmit:
+        retransmit.xmit_recovery(sk, rexmit)
+    return 1
+
+
+def _old_ack(sk: Sock, seg: Segment, flag: int, rs: AckSample, prior_delivered: int) -> int:
+    """SEG.ACK below snd_una: stale SACKs may still teach something; far too old is blind injection."""
+    window = min(sk.max_window, sk.bytes_acked)
+    if seg.ack < sk.snd_una - window:
+        if not flag & FLAG_NO_CHALLENGE_ACK:
+            challenge.send_challenge_ack(sk)
+        return -1
+    if seg.sack and sk.sack_ok:
+        prior_una = sk.snd_una
+        flag |= sack.tag_write_queue(sk, seg, prior_una, rs)
+        rexmit, flag = retransmit.fastretrans_alert(sk, prior_una, 0, flag)
+        _newly_delivered(sk, prior_delivered, flag)
+        retransmit.xmit_recovery(sk, rexmit)
+    return 0
+
+
+def _newly_delivered(sk: Sock, prior_delivered: int, flag: int) -> int:
+    delivered = sk.delivered - prior_delivered
+    sk.mib.TCPDelivered += delivered
+    if flag & FLAG_ECE:
+        sk.delivered_ce += delivered
+        sk.mib.TCPDeliveredCE += delivered
+    return delivered
+
+
+def _update_window(sk: Sock, seg: Segment, ack: int) -> int:
+    """SND.WND update (RFC 9293 §3.10.7.4, with Linux's extra case of a zero window)."""
+    flag = 0
+    window = seg.window
+    if not seg.flags & SYN:
+        window <<= sk.snd_wscale
+    if ack > sk.snd_una or seg.seq > sk.snd_wl1 or (seg.seq == sk.snd_wl1 and (window > sk.snd_wnd or not window)):
+        flag = FLAG_WIN_UPDATE
+        sk.snd_wl1 = seg.seq
+        if sk.snd_wnd != window:
+            sk.snd_wnd = window
+            if sk.write_queue.head is not None:
+                cwnd.slow_start_after_idle_check(sk)
+            if window > sk.max_window:
+                sk.max_window = window
+                mtu.sync_mss(sk, sk.pmtu_cookie)
+    sk.bytes_acked += ack - sk.snd_una
+    sk.snd_una = ack
+    return flag
+
+
+def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, rs: AckSample) -> int:
+    """Free what is acknowledged; take RTT samples; returns the flags found."""
+    host = sk.host
+    now_us = host.now_ns // 1000
+    una = sk.snd_una
+    queue = sk.rtx_queue
+    sack_ok = sk.sack_ok
+    prior_sacked = sk.sacked_out
+    first_us = 0
+    last_us = 0
+    reord = NO_REORDER
+    pkts_acked = 0
+    fully_acked = True
+    skb = queue.head
+    while skb is not None:
+        start_seq = skb.seq
+        sacked = skb.sacked
+        pcount = skb.pcount
+        if skb.end_seq > una:
+            if pcount <= 1 or una <= start_seq:
+                break
+            acked = _tso_acked(sk, skb)
+            if not acked:
+                break
+            fully_acked = False
+        else:
+            acked = pcount
+        tx_us = skb.tx_ns // 1000
+        if sacked & SACKED_RETRANS:
+            sk.retrans_out -= acked
+            flag |= FLAG_RETRANS_DATA_ACKED
+        elif sacked & 0x80:
+            flag |= FLAG_RETRANS_DATA_ACKED
+        elif not sacked & SACKED_ACKED:
+            last_us = tx_us
+            if not first_us:
+                first_us = tx_us
+            if start_seq < reord:
+                reord = start_seq
+            if skb.end_seq <= sk.high_seq:
+                flag |= FLAG_ORIG_SACK_ACKED
+        if sacked & SACKED_ACKED:
+            sk.sacked_out -= acked
+        elif sack_ok:
+            sk.delivered += acked
+            if not _spurious_retrans(sk, sacked):
+                rack.advance(sk, sacked, skb.end_seq, tx_us)
+        if sacked & LOST:
+            sk.lost_out -= acked
+        sk.packets_out -= acked
+        pkts_acked += acked
+        rate.skb_delivered(sk, skb, rs)
+        if skb.flags & SYN:
+            flag |= FLAG_SYN_ACKED
+            sk.retrans_stamp = 0
+        else:
+            flag |= FLAG_DATA_ACKED
+        if not fully_acked:
+            break
+        nxt = skb.next
+        retransmit.unlink_rtx(sk, skb)
+        xmit.free_skb(sk, skb)
+        skb = nxt
+    if queue.head is None:
+        chrono_stop(sk, BUSY)
+    if prior_una <= sk.snd_up <= una:
+        sk.snd_up = una
+    if skb is not None and skb.sacked & SACKED_ACKED and fully_acked:
+        flag |= FLAG_SACK_RENEGING
+
+    seq_rtt = sack_rtt = ca_rtt = -1
+    if first_us and not flag & FLAG_RETRANS_DATA_ACKED:
+        seq_rtt = now_us - first_us
+        ca_rtt = now_us - last_us
+        if (
+            pkts_acked == 1
+            and fully_acked
+            and not prior_sacked
+            and una - prior_una < sk.mss_cache
+            and rs.prior_delivered + 1 == sk.delivered
+            and not flag & (FLAG_CA_ALERT | FLAG_SYN_ACKED)
+        ):
+            flag |= FLAG_ACK_MAYBE_DELAYED
+    if rs.first_sackt_us:
+        sack_rtt = now_us - rs.first_sackt_us
+        ca_rtt = now_us - rs.last_sackt_us
+    if seq_rtt < 0 and sack_rtt < 0 and flag & FLAG_ACKED and sk.tstamp_ok and sk.rcv_tsecr:
+        # only retransmitted data was acknowledged: the timestamp echo tells what Karn's rule forbids
+        seq_rtt = ca_rtt = rtt.tsecr_rtt_us(sk)
+    updated = rtt.ack_update_rtt(sk, bool(flag & FLAG_ACK_MAYBE_DELAYED), seq_rtt, sack_rtt, ca_rtt)
+
+    if flag & FLAG_ACKED:
+        flag |= FLAG_SET_XMIT_TIMER
+        if not sack_ok:
+            sack.remove_reno_sacks(sk, pkts_acked)
+        elif reord < prior_fack:
+            # data below FACK arrived late: the network reorders
+            sack.check_reordering(sk, reord, False)
+    elif skb is not None and updated and sack_rtt >= 0 and sack_rtt > now_us - skb.tx_ns // 1000:
+        # the sample shortened the RTO, and the head is younger than the sample: restart the timer
+        flag |= FLAG_SET_XMIT_TIMER
+    rs.rtt_us = ca_rtt
+    sk.ca.pkts_acked(sk, pkts_acked, ca_rtt)
+    return flag
+
+
+def _spurious_retrans(sk: Sock, sacked: int) -> bool:
+    """A retransmitted skb whose ACK echoes a timestamp older than the retransmission."""
+    if not sacked & 0x80 or not sk.tstamp_ok or not sk.rcv_tsecr or not sk.retrans_stamp:
+        return False
+    stamp = (sk.retrans_stamp + sk.ts_offset) & 0xFFFFFFFF
+    return 0 < (stamp - sk.rcv_tsecr) & 0xFFFFFFFF < 0x80000000
+
+
+def _tso_acked(sk: Sock, skb: Skb) -> int:
+    """A super-segment is acknowledged in part: drop its acknowledged segments; returns how many."""
+    before = skb.pcount
+    mss = skb.gso_size or sk.mss_cache
+    retransmit.trim_head(sk, skb, sk.snd_una - skb.seq)
+    tso.set_pcount(skb, mss)
+    return before - skb.pcount
+
+
+def _cong_control(sk: Sock, ack: int, delivered: int, lost: int, flag: int, rs: AckSample) -> None:
+    """Let the congestion control answer this ACK, or PRR while the window is being reduced."""
+    ca = sk.ca
+    if ca.has_cong_control:
+        ca.cong_control(sk, ack, flag, rs)
+        return
+    if sk.ca_state == CA_CWR or sk.ca_state == CA_RECOVERY:
+        prr.cwnd_reduction(sk, delivered, lost, bool(flag & FLAG_SND_UNA_ADVANCED))
+    elif flag & (FLAG_FORWARD_PROGRESS if sk.reordering > sk.sysctl.tcp_reordering else FLAG_DATA_ACKED):
+        ca.cong_avoid(sk, ack, delivered)
+    pacing.update_rate(sk)

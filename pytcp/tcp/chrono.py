@@ -1,0 +1,52 @@
+"""What keeps a sender from sending: Linux's exclusive chronographs behind tcp_info.
+
+BUSY runs while data is unacknowledged or unsent; RWND_LIMITED and SNDBUF_LIMITED take over from it
+while the peer's window or our buffer is what is missing. Exactly one runs at a time; busy_time in
+tcp_info is the sum (since Linux 4.10).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .sock import Sock
+
+UNSPEC = 0
+BUSY = 1
+RWND_LIMITED = 2
+SNDBUF_LIMITED = 3
+
+
+def _switch(sk: Sock, kind: int) -> None:
+    now_us = sk.host.now_ns // 1000
+    old = sk.chrono_kind
+    if old:
+        if sk.chrono_us is None:
+            sk.chrono_us = [0, 0, 0]
+        sk.chrono_us[old - 1] += now_us - sk.chrono_start_us
+    sk.chrono_start_us = now_us
+    sk.chrono_kind = kind
+
+
+def start(sk: Sock, kind: int) -> None:
+    """A higher kind overrides a lower one; a lower one never interrupts a higher one."""
+    if kind > sk.chrono_kind:
+        _switch(sk, kind)
+
+
+def stop(sk: Sock, kind: int) -> None:
+    """End `kind`; if data is still queued the connection falls back to BUSY."""
+    if sk.rtx_queue.head is None and sk.write_queue.head is None:
+        if sk.chrono_kind:
+            _switch(sk, UNSPEC)
+    elif kind == sk.chrono_kind:
+        _switch(sk, BUSY)
+
+
+def times_us(sk: Sock) -> tuple[int, int, int]:
+    """(busy, rwnd_limited, sndbuf_limited) so far, us, as tcp_info reports them (busy = the sum)."""
+    us = list(sk.chrono_us or (0, 0, 0))
+    if sk.chrono_kind:
+        us[sk.chrono_kind - 1] += sk.host.now_ns // 1000 - sk.chrono_start_us
+    return sum(us), us[1], us[2]

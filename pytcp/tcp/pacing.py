@@ -1,0 +1,72 @@
+"""Pacing: how fast the connection should send, and the internal timer that enforces it.
+
+sk_pacing_rate = mss·cwnd/srtt times 200 % in slow start, 120 % after (tcp_pacing_ss_ratio,
+tcp_pacing_ca_ratio); it always sizes TSO bursts and the TSQ limit, but delays packets only when
+somebody asked for it (SO_MAX_PACING_RATE, BBR: status NEEDED) or an fq qdisc does (status FQ).
+Since Linux 4.13 (internal pacing), 4.20 (departure times).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .skb import Skb
+    from .sock import Sock
+
+STATUS_NONE = 0
+STATUS_NEEDED = 1
+STATUS_FQ = 2
+
+UNLIMITED = 0xFFFFFFFFFFFFFFFF
+# packets sent before pacing starts: the first window leaves unpaced
+UNPACED_SEGS = 10
+
+
+def update_rate(sk: Sock) -> None:
+    """Recompute sk_pacing_rate, bytes/s, after an ACK (classic congestion controls)."""
+    # mss·cwnd/srtt with srtt_us times 8, in units of percent
+    rate = sk.mss_cache * 8_000_000
+    cwnd = sk.snd_cwnd
+    if cwnd < sk.snd_ssthresh >> 1:
+        rate *= sk.sysctl.tcp_pacing_ss_ratio
+    else:
+        rate *= sk.sysctl.tcp_pacing_ca_ratio
+    packets = sk.packets_out
+    rate = rate // 100 * (cwnd if cwnd > packets else packets)
+    if sk.srtt_us:
+        rate //= sk.srtt_us
+    sk.pacing_rate = rate if rate < sk.max_pacing_rate else sk.max_pacing_rate
+
+
+def check(sk: Sock) -> bool:
+    """Whether the next packet must wait; arms the departure timer if so."""
+    if sk.pacing_status != STATUS_NEEDED:
+        return False
+    if sk.wstamp_ns <= sk.host.now_ns:
+        return False
+    from . import timers
+
+    sk.pacing_deadline = sk.wstamp_ns
+    timers.touch(sk, sk.wstamp_ns)
+    return True
+
+
+def delay_ns(sk: Sock) -> int:
+    """How far in the future the last departure time lies, ns: timers are pushed out by it."""
+    if sk.pacing_status == STATUS_NONE:
+        return 0
+    ahead = sk.wstamp_ns - sk.host.now_ns
+    return ahead if ahead > 0 else 0
+
+
+def after_send(sk: Sock, skb: Skb, prior_wstamp_ns: int) -> None:
+    """Advance the next departure time by what this skb costs at the pacing rate."""
+    if sk.pacing_status != STATUS_NONE:
+        rate = sk.pacing_rate
+        if rate != UNLIMITED and sk.data_segs_out >= UNPACED_SEGS:
+            length_ns = skb.length * 1_000_000_000 // rate if rate else 0
+            credit = sk.wstamp_ns - prior_wstamp_ns
+            # a late sender may use up to half the gap it was late by
+            length_ns -= min(length_ns >> 1, credit)
+            sk.wstamp_ns += length_ns

@@ -1,0 +1,140 @@
+"""Delivery-rate samples (draft-cheng-iccrg-delivery-rate-estimation; Linux 4.9).
+
+Each sent skb remembers how much had been delivered when it left; when it is (S)ACKed, delivered-now
+minus delivered-then over the longer of send and ACK intervals is a bandwidth sample. `AckSample`
+also collects what one ACK tells the other rooms, so that an ACK costs one allocation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import rtt
+
+if TYPE_CHECKING:
+    from .skb import Skb
+    from .sock import Sock
+
+NO_REORDER = 1 << 62
+
+
+class AckSample:
+    """Everything one incoming ACK was found to say."""
+
+    __slots__ = (
+        "prior_delivered",
+        "prior_us",
+        "delivered",
+        "delivered_ce",
+        "interval_us",
+        "snd_interval_us",
+        "rcv_interval_us",
+        "rtt_us",
+        "losses",
+        "acked_sacked",
+        "prior_in_flight",
+        "last_end_seq",
+        "is_app_limited",
+        "is_retrans",
+        "is_ack_delayed",
+        "first_sackt_us",
+        "last_sackt_us",
+        "reord",
+        "sack_delivered",
+        "last_tx_ns",
+    )
+
+    def __init__(self, prior_in_flight: int) -> None:
+        self.prior_delivered = 0
+        self.prior_us = 0
+        self.delivered = 0
+        self.delivered_ce = 0
+        self.interval_us = -1
+        self.snd_interval_us = 0
+        self.rcv_interval_us = 0
+        self.rtt_us = -1
+        self.losses = 0
+        self.acked_sacked = 0
+        self.prior_in_flight = prior_in_flight
+        self.last_end_seq = 0
+        self.is_app_limited = False
+        self.is_retrans = False
+        self.is_ack_delayed = False
+        self.first_sackt_us = 0
+        self.last_sackt_us = 0
+        self.reord = NO_REORDER
+        self.sack_delivered = 0
+        self.last_tx_ns = 0
+
+
+def skb_sent(sk: Sock, skb: Skb) -> None:
+    """Snapshot the delivery state into an skb as it leaves."""
+    if not sk.packets_out:
+        # the pipe was empty: the sampling interval starts with this send
+        tx_us = skb.tx_ns // 1000
+        sk.first_tx_us = tx_us
+        sk.delivered_us = tx_us
+    skb.tx_first_us = sk.first_tx_us
+    skb.tx_delivered_us = sk.delivered_us
+    skb.tx_delivered = sk.delivered
+    skb.tx_delivered_ce = sk.delivered_ce
+    skb.tx_app_limited = sk.app_limited != 0
+
+
+def skb_delivered(sk: Sock, skb: Skb, rs: AckSample) -> None:
+    """An skb was (S)ACKed: keep the sample of the most recently sent one."""
+    if not skb.tx_delivered_us:
+        return
+    tx = skb.tx_ns
+    if not rs.prior_us or tx > rs.last_tx_ns or (tx == rs.last_tx_ns and skb.end_seq > rs.last_end_seq):
+        rs.prior_delivered = skb.tx_delivered
+        rs.prior_us = skb.tx_delivered_us
+        rs.is_app_limited = skb.tx_app_limited
+        rs.is_retrans = skb.sacked & 0x80 != 0
+        rs.last_end_seq = skb.end_seq
+        rs.last_tx_ns = tx
+        sk.first_tx_us = tx // 1000
+        rs.snd_interval_us = sk.first_tx_us - skb.tx_first_us
+    if skb.sacked & 0x01:
+        # SACKed now, cumulatively acknowledged later: sampled once
+        skb.tx_delivered_us = 0
+
+
+def gen(sk: Sock, delivered: int, lost: int, is_sack_reneg: bool, rs: AckSample) -> None:
+    """Finish the sample of this ACK and keep the best for tcp_info."""
+    if sk.app_limited and sk.delivered > sk.app_limited:
+        sk.app_limited = 0
+    now_us = sk.host.now_ns // 1000
+    if delivered:
+        sk.delivered_us = now_us
+    rs.acked_sacked = delivered
+    rs.losses = lost
+    if not rs.prior_us or is_sack_reneg:
+        rs.delivered = -1
+        rs.interval_us = -1
+        return
+    rs.delivered = sk.delivered - rs.prior_delivered
+    rs.delivered_ce = sk.delivered_ce
+    snd_us = rs.snd_interval_us
+    ack_us = now_us - rs.prior_us
+    rs.rcv_interval_us = ack_us
+    rs.interval_us = snd_us if snd_us > ack_us else ack_us
+    if rs.interval_us < rtt.min_rtt(sk):
+        rs.interval_us = -1
+        return
+    if not rs.is_app_limited or rs.delivered * sk.rate_interval_us >= sk.rate_delivered * rs.interval_us:
+        sk.rate_delivered = rs.delivered
+        sk.rate_interval_us = rs.interval_us
+        sk.rate_app_limited = rs.is_app_limited
+
+
+def check_app_limited(sk: Sock) -> None:
+    """Mark the flow application-limited when a write finds the pipe not full and nothing waiting."""
+    if (
+        sk.write_seq - sk.snd_nxt < sk.mss_cache
+        and sk.wmem_alloc < 577
+        and sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out < sk.snd_cwnd
+        and sk.lost_out <= sk.retrans_out
+    ):
+        in_flight = sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out
+        sk.app_limited = (sk.delivered + in_flight) or 1

@@ -1,0 +1,156 @@
+"""Round-trip time and retransmission timeout: RFC 6298 with Linux's estimator (linux-tcp §8.2).
+
+srtt_us is kept times 8, mdev_us times 4. The variance decays slowly: it follows the largest deviation
+of each window (mdev_max), so that a burst of smooth samples cannot pull the RTO under the real jitter.
+RTO = srtt + max(4·mdev..., rto_min); hence never below srtt + 200 ms. Sysctls: tcp_rto_min_us,
+tcp_min_rtt_wlen. RFC 7323 timestamps serve when no unambiguous sample exists (Karn's rule).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .sock import Sock
+
+UNKNOWN = 0xFFFFFFFF
+
+
+class WindowedMin:
+    """Minimum over a sliding time window from three samples: best, second and third best so far.
+
+    The estimator of Kathleen Nichols' windowed-min filter: constant memory, exact when the minimum
+    does not change, at most a quarter window late when it does.
+    """
+
+    __slots__ = ("samples",)
+
+    def __init__(self, time: int, value: int) -> None:
+        self.samples = [(time, value)] * 3
+
+    def get(self) -> int:
+        return self.samples[0][1]
+
+    def reset(self, time: int, value: int) -> int:
+        self.samples = [(time, value)] * 3
+        return value
+
+    def update(self, window: int, time: int, value: int) -> int:
+        """Add a sample; returns the minimum over the last `window` time units."""
+        s = self.samples
+        new = (time, value)
+        if value <= s[0][1] or time - s[2][0] > window:
+            return self.reset(time, value)
+        if value <= s[1][1]:
+            s[1] = s[2] = new
+        elif value <= s[2][1]:
+            s[2] = new
+        # subwindow: let the runners-up be recent enough to take over
+        age = time - s[0][0]
+        if age > window:
+            s[0], s[1], s[2] = s[1], s[2], new
+            if time - s[0][0] > window:
+                s[0], s[1], s[2] = s[1], s[2], new
+        elif s[1][0] == s[0][0] and age > window // 4:
+            s[1] = s[2] = new
+        elif s[2][0] == s[1][0] and age > window // 2:
+            s[2] = new
+        return s[0][1]
+
+
+def min_rtt(sk: Sock) -> int:
+    """Lowest RTT seen in tcp_min_rtt_wlen seconds, us; UNKNOWN before the first sample."""
+    m = sk.rtt_min
+    return UNKNOWN if m is None else int(m.get())
+
+
+def update_rtt_min(sk: Sock, rtt_us: int, maybe_delayed: bool) -> None:
+    """Feed the minimum filter; a sample the peer may have delayed cannot raise the minimum."""
+    if maybe_delayed and rtt_us > min_rtt(sk):
+        return
+    now_s_ticks = sk.host.now_ns // sk.sysctl.tick_ns
+    window = sk.sysctl.tcp_min_rtt_wlen * sk.sysctl.hz
+    if sk.rtt_min is None:
+        sk.rtt_min = WindowedMin(now_s_ticks, rtt_us or 1)
+    else:
+        sk.rtt_min.update(window, now_s_ticks, rtt_us or 1)
+
+
+def rtt_estimator(sk: Sock, mrtt_us: int) -> None:
+    """Take one sample, us, into srtt and rttvar."""
+    srtt = sk.srtt_us
+    m = mrtt_us
+    if srtt:
+        m -= srtt >> 3
+        srtt += m
+        if m < 0:
+            m = -m
+            m -= sk.mdev_us >> 2
+            # a falling RTT should not raise the variance as much as a rising one
+            if m > 0:
+                m >>= 3
+        else:
+            m -= sk.mdev_us >> 2
+        sk.mdev_us += m
+        if sk.mdev_us > sk.mdev_max_us:
+            sk.mdev_max_us = sk.mdev_us
+            if sk.mdev_max_us > sk.rttvar_us:
+                sk.rttvar_us = sk.mdev_max_us
+        if sk.snd_una > sk.rtt_seq:
+            if sk.mdev_max_us < sk.rttvar_us:
+                sk.rttvar_us -= (sk.rttvar_us - sk.mdev_max_us) >> 2
+            sk.rtt_seq = sk.snd_nxt
+            sk.mdev_max_us = sk.rto_min_us
+    else:
+        srtt = m << 3
+        sk.mdev_us = m << 1
+        sk.rttvar_us = max(sk.mdev_us, sk.rto_min_us)
+        sk.mdev_max_us = sk.rttvar_us
+        sk.rtt_seq = sk.snd_nxt
+    sk.srtt_us = max(1, srtt)
+
+
+def rto_from_srtt_ns(sk: Sock) -> int:
+    """RTO of the current estimate, whole ticks, ns."""
+    us = (sk.srtt_us >> 3) + sk.rttvar_us
+    tick = sk.sysctl.tick_ns
+    return -(-us * 1000 // tick) * tick
+
+
+def set_rto(sk: Sock) -> None:
+    sk.rto_ns = min(rto_from_srtt_ns(sk), sk.rto_max_ns)
+
+
+def ack_update_rtt(sk: Sock, maybe_delayed: bool, seq_rtt_us: int, sack_rtt_us: int, ca_rtt_us: int) -> bool:
+    """Apply the best sample an ACK offers; returns whether there was one. -1 = no such sample.
+
+    Precedence: cumulatively acknowledged data (or, where only retransmitted data was acknowledged,
+    the timestamp echo in its place, RFC 7323 §4.3), then SACKed data.
+    """
+    if seq_rtt_us < 0:
+        seq_rtt_us = sack_rtt_us
+    if seq_rtt_us < 0:
+        return False
+    update_rtt_min(sk, ca_rtt_us if ca_rtt_us >= 0 else seq_rtt_us, maybe_delayed)
+    rtt_estimator(sk, seq_rtt_us)
+    set_rto(sk)
+    sk.backoff = 0
+    return True
+
+
+def tsecr_rtt_us(sk: Sock) -> int:
+    """RTT from the timestamp echo in the segment being processed, us; -1 when it cannot be right."""
+    now_ms = (sk.host.now_ns // 1_000_000 + sk.ts_offset) & 0xFFFFFFFF
+    delta_ms = (now_ms - sk.rcv_tsecr) & 0xFFFFFFFF
+    if delta_ms < 0x7FFFFFFF // 1000:
+        return max(delta_ms, 1) * 1000
+    return -1
+
+
+def synack_rtt_meas(sk: Sock, rtt_us: int) -> None:
+    """First sample of a passive open: SYN-ACK sent to final ACK, us; -1 if the SYN-ACK was repeated."""
+    if rtt_us < 0:
+        return
+    update_rtt_min(sk, rtt_us, False)
+    rtt_estimator(sk, rtt_us)
+    set_rto(sk)

@@ -1,0 +1,204 @@
+"""sendmsg: from the program's bytes to super-segments in the write queue (linux-tcp §1).
+
+Bytes are appended to the unsent tail up to size_goal, then to new skbs while the socket has send
+memory. Large immutable `bytes` are taken by reference, everything else is copied into slabs. sndbuf
+grows with the congestion window (autotuning), unless SO_SNDBUF fixed it. Memory is tested only when a
+new skb must be started. Sysctls: tcp_wmem, tcp_notsent_lowat.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from . import cwnd, mtu, push, rate, slab, xmit
+from .chrono import BUSY, SNDBUF_LIMITED
+from .chrono import start as chrono_start
+from .chrono import stop as chrono_stop
+from .const import (
+    ACK,
+    CLOSE,
+    MSG_EOR,
+    MSG_MORE,
+    MSG_OOB,
+    NAGLE_PUSH,
+    POLLOUT,
+    PSH,
+    SEND_SHUTDOWN,
+    SF_CLOSE_WAIT,
+    SF_ESTABLISHED,
+    SF_SYN_RECV,
+    SF_SYN_SENT,
+)
+from .skb import Buffer, Skb
+
+if TYPE_CHECKING:
+    from .sock import Sock
+
+# bytes objects from this size on are kept by reference instead of copied
+BY_REFERENCE = 4096
+
+
+def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
+    """Queue `data` and send what may be sent.
+
+    Returns the bytes taken, possibly fewer than given. Raises OSError: EAGAIN when there is no room
+    (or the connection is not open yet), EPIPE after a shutdown or reset, the pending error otherwise.
+    """
+    state_bit = 1 << sk.state
+    if not state_bit & (SF_ESTABLISHED | SF_CLOSE_WAIT):
+        if sk.sk_err:
+            _raise_pending(sk)
+        if sk.shutdown & SEND_SHUTDOWN or not state_bit & (SF_SYN_SENT | SF_SYN_RECV):
+            raise OSError(errno.EPIPE, "Broken pipe")
+        sk.nospace = True
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+    rate.check_app_limited(sk)
+    if sk.sk_err:
+        _raise_pending(sk)
+    if sk.shutdown & SEND_SHUTDOWN:
+        raise OSError(errno.EPIPE, "Broken pipe")
+
+    size = len(data)
+    mss = mtu.current_mss(sk)
+    goal = mss if flags & MSG_OOB else mtu.size_goal(sk, mss)
+    queue = sk.write_queue
+    by_reference = size >= BY_REFERENCE and type(data) is bytes
+    view = memoryview(data)
+    if not by_reference and (view.ndim != 1 or view.itemsize != 1):
+        view = view.cast("B")
+        size = len(view)
+    done = 0
+    base = sk.sysctl.skb_base_truesize
+    while done < size:
+        skb = queue.tail
+        room = goal - skb.length if skb is not None and not skb.eor else 0
+        if room <= 0 or skb is None:
+            if not stream_memory_free(sk):
+                sk.nospace = True
+                if done:
+                    push.push(sk, flags & ~MSG_MORE, mss, NAGLE_PUSH, goal)
+                    return done
+                raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+            skb = Skb(sk.write_seq, ACK, base)
+            entail(sk, skb)
+            room = goal
+        copy = size - done
+        if copy > room:
+            copy = room
+        if by_reference:
+            skb.frags.append(data if copy == size else view[done : done + copy])
+        else:
+            _copy(sk, skb, view[done : done + copy], copy)
+        if not done:
+            skb.flags &= ~PSH
+        skb.length += copy
+        skb.truesize += copy
+        sk.wmem_queued += copy
+        sk.write_seq += copy
+        skb.end_seq += copy
+        skb.pcount = 0
+        done += copy
+        if done == size:
+            if flags & MSG_EOR:
+                skb.eor = True
+            break
+        if skb.length < goal or flags & MSG_OOB:
+            continue
+        if sk.write_seq > sk.pushed_seq + (sk.max_window >> 1):
+            push.mark_push(sk, skb)
+            xmit.push_pending_frames(sk, mss, NAGLE_PUSH)
+        elif skb is queue.head:
+            xmit.push_one(sk, mss)
+    if done:
+        push.push(sk, flags, mss, sk.nonagle, goal)
+    return done
+
+
+def _raise_pending(sk: Sock) -> None:
+    code = sk.sk_err
+    sk.sk_err = 0
+    raise OSError(code, "connection error")
+
+
+def entail(sk: Sock, skb: Skb) -> None:
+    """Put a new, empty skb at the end of the write queue."""
+    skb.seq = skb.end_seq = sk.write_seq
+    sk.write_queue.append(skb)
+    sk.wmem_queued += skb.truesize
+    if sk.nonagle & NAGLE_PUSH:
+        sk.nonagle &= ~NAGLE_PUSH
+    if not sk.packets_out:
+        cwnd.slow_start_after_idle_check(sk)
+    chrono_start(sk, BUSY)
+
+
+def _copy(sk: Sock, skb: Skb, data: memoryview, size: int) -> None:
+    """Copy payload into the socket's slab, growing the last fragment where it is contiguous."""
+    done = 0
+    while done < size:
+        room = sk.slab
+        if room is None or room.used == slab.SLAB_SIZE:
+            if room is not None:
+                room.put()
+            room = sk.slab = slab.get()
+        start = room.used
+        n = min(size - done, slab.SLAB_SIZE - start)
+        room.view[start : start + n] = data[done : done + n]
+        room.used = start + n
+        if room.tail_skb is skb and skb.frags:
+            skb.frags[-1] = room.view[room.tail_start : start + n]
+        else:
+            skb.frags.append(room.view[start : start + n])
+            room.tail_skb = skb
+            room.tail_start = start
+            room.refs += 1
+            if skb.slabs is None:
+                skb.slabs = [room]
+            else:
+                skb.slabs.append(room)
+        done += n
+
+
+def stream_memory_free(sk: Sock) -> bool:
+    """Whether a new skb may be started."""
+    if sk.wmem_queued >= sk.sndbuf:
+        return False
+    return sk.write_seq - sk.snd_nxt < (sk.notsent_lowat or sk.sysctl.tcp_notsent_lowat)
+
+
+def stream_is_writeable(sk: Sock) -> bool:
+    """Whether poll says OUT: at most two thirds of sndbuf used, and little unsent."""
+    queued = sk.wmem_queued
+    if sk.sndbuf - queued < queued >> 1:
+        return False
+    return (sk.write_seq - sk.snd_nxt) << 1 < (sk.notsent_lowat or sk.sysctl.tcp_notsent_lowat)
+
+
+def sndbuf_expand(sk: Sock) -> None:
+    """Autotune sndbuf to twice what the congestion window can have in flight (BBR: three times)."""
+    per_mss = max(sk.mss_clamp, sk.mss_cache) + sk.sysctl.max_tcp_header + 320
+    per_mss = (1 << (per_mss - 1).bit_length()) + 256
+    packets = max(10, sk.snd_cwnd, sk.reordering + 1)
+    want = sk.ca.sndbuf_factor * packets * per_mss
+    if sk.sndbuf < want:
+        sk.sndbuf = min(want, sk.sysctl.tcp_wmem[2])
+
+
+def init_sndbuf(sk: Sock) -> None:
+    """First autotuned value, on ESTABLISHED."""
+    if not sk.sndbuf_locked:
+        sndbuf_expand(sk)
+
+
+def check_space(sk: Sock) -> None:
+    """Space was freed while a writer waits: grow sndbuf if that is what limits, and wake it."""
+    if sk.state == CLOSE or not sk.nospace:
+        return
+    if not sk.sndbuf_locked and sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out < sk.snd_cwnd:
+        sndbuf_expand(sk)
+    if stream_is_writeable(sk):
+        sk.nospace = False
+        sk.host.wake(sk, POLLOUT)
+    if not sk.nospace and sk.chrono_kind == SNDBUF_LIMITED:
+        chrono_stop(sk, SNDBUF_LIMITED)

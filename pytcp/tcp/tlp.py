@@ -1,0 +1,107 @@
+"""Tail loss probe (RFC 8985 §7; Linux 3.10): when the end of a flight stays unacknowledged for two
+round trips, send one more segment so that its ACK (or SACK) tells what was lost, instead of waiting
+for the RTO. Sysctl: tcp_early_retrans (3, 4 = on). Counters: TCPLossProbes, TCPLossProbeRecovery.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .const import CA_CWR, CA_OPEN, NAGLE_OFF, PENDING_LOSS_PROBE
+from .rate import AckSample
+
+if TYPE_CHECKING:
+    from .sock import Sock
+
+
+def schedule(sk: Sock, advancing_rto: bool) -> bool:
+    """Arm the probe timer instead of the RTO if a probe makes sense; returns whether it did."""
+    if sk.ca_state != CA_OPEN and sk.ca_state != CA_CWR:
+        return False
+    if not sk.packets_out or not sk.sack_ok or sk.sysctl.tcp_early_retrans not in (3, 4):
+        return False
+    from . import timers
+
+    tick = sk.sysctl.tick_ns
+    if sk.srtt_us:
+        timeout_us = sk.srtt_us >> 2
+        # one segment alone may be waiting for the peer's delayed ACK
+        timeout_us += sk.rto_min_us if sk.packets_out == 1 else 2000
+        timeout_ns = -(-timeout_us * 1000 // tick) * tick
+    else:
+        timeout_ns = 1_000_000_000
+    rto_us = sk.rto_ns // 1000 if advancing_rto else timers.rto_delta_us(sk)
+    if rto_us > 0:
+        limit = -(-rto_us * 1000 // tick) * tick
+        if timeout_ns > limit:
+            timeout_ns = limit
+    timers.arm_rtx(sk, PENDING_LOSS_PROBE, timeout_ns)
+    return True
+
+
+def send_loss_probe(sk: Sock) -> None:
+    """The probe timer fired: new data if the window takes it, else the last segment again."""
+    from . import mtu, retransmit, timers, tso, xmit
+
+    # one probe at a time
+    if sk.tlp_high_seq:
+        timers.rearm_rto(sk)
+        return
+    sk.tlp_retrans = False
+    skb = sk.write_queue.head
+    mss = mtu.current_mss(sk)
+    if skb is not None and skb.seq + min(skb.length, mss) <= sk.snd_una + sk.snd_wnd:
+        before = sk.packets_out
+        xmit.write_xmit(sk, mss, NAGLE_OFF, 2)
+        if sk.packets_out <= before:
+            timers.rearm_rto(sk)
+            return
+    else:
+        skb = sk.rtx_queue.tail
+        if skb is None or skb.in_host:
+            if skb is not None:
+                retransmit.host_queue_guard(sk, skb)
+            timers.rearm_rto(sk)
+            return
+        pcount = skb.pcount
+        if pcount > 1 and skb.length > (pcount - 1) * mss:
+            rest = tso.fragment(sk, skb, (pcount - 1) * mss, mss)
+            retransmit.link_fragment(sk, skb, rest, pcount)
+            skb = rest
+        if not skb.pcount or (not skb.length and not skb.flags & 1):
+            timers.rearm_rto(sk)
+            return
+        if retransmit.resend(sk, skb, 1):
+            timers.rearm_rto(sk)
+            return
+        sk.tlp_retrans = True
+    sk.tlp_high_seq = sk.snd_nxt
+    sk.mib.TCPLossProbes += 1
+    # the RTO follows the probe
+    sk.pending = 0
+    timers.rearm_rto(sk)
+
+
+def process_ack(sk: Sock, ack: int, flag: int, rs: AckSample) -> None:
+    """An ACK arrived while a probe is outstanding: was the original lost or only the probe needless?"""
+    from . import retransmit
+    from .flags import FLAG_DATA_SACKED, FLAG_DSACK_TLP, FLAG_NOT_DUP, FLAG_SND_UNA_ADVANCED
+
+    if ack < sk.tlp_high_seq:
+        return
+    if not sk.tlp_retrans:
+        # the probe was new data: nothing to decide
+        sk.tlp_high_seq = 0
+    elif flag & FLAG_DSACK_TLP:
+        # the original and the probe both arrived
+        sk.tlp_high_seq = 0
+    elif ack > sk.tlp_high_seq:
+        # acknowledged beyond the probe, without a DSACK: the probe repaired a loss
+        retransmit.init_cwnd_reduction(sk)
+        retransmit.set_ca_state(sk, CA_CWR)
+        retransmit.end_cwnd_reduction(sk)
+        retransmit.try_keep_open(sk)
+        sk.mib.TCPLossProbeRecovery += 1
+    elif not flag & (FLAG_SND_UNA_ADVANCED | FLAG_NOT_DUP | FLAG_DATA_SACKED):
+        # a pure duplicate ACK of the probe: the original arrived
+        sk.tlp_high_seq = 0

@@ -1,0 +1,148 @@
+"""TSO decisions at transmit time: how large a burst, whether to wait for a larger one, where to cut.
+
+Autosizing (Linux 3.12, at transmit time since 3.19: 605ad7f184b6) gives a burst about 1 ms of the
+pacing rate, so that a slow flow does not dump 64 KiB into the network; short RTTs get a bonus since
+5.18 (65466904b015). Deferral waits a little for the next ACK when a burst would be cut short.
+Sysctls: tcp_min_tso_segs, tcp_tso_rtt_log, tcp_tso_win_divisor.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .const import ACK, CA_RECOVERY, CWR, FIN, NSEC_PER_MSEC, PSH
+from .rtt import min_rtt
+from .skb import Buffer, Skb
+
+if TYPE_CHECKING:
+    from .sock import Sock
+
+# results of should_defer
+SEND_NOW = 0
+DEFER = 1
+DEFER_CWND_LIMITED = 2
+DEFER_RWND_LIMITED = 3
+
+
+def autosize(sk: Sock, mss: int, min_tso_segs: int) -> int:
+    """Segments one burst may have at the current pacing rate."""
+    size = sk.pacing_rate >> sk.pacing_shift
+    log = sk.sysctl.tcp_tso_rtt_log
+    gso_max = sk.gso_max_size
+    if log:
+        r = min_rtt(sk) >> log
+        if r < 32:
+            size += gso_max >> r
+    if size > gso_max:
+        size = gso_max
+    segs = size // mss
+    return segs if segs > min_tso_segs else min_tso_segs
+
+
+def tso_segs(sk: Sock, mss: int) -> int:
+    """max_segs of this call of write_xmit."""
+    floor = sk.ca.min_tso_segs(sk) or sk.sysctl.tcp_min_tso_segs
+    segs = autosize(sk, mss, floor)
+    return segs if segs < sk.gso_max_segs else sk.gso_max_segs
+
+
+def should_defer(sk: Sock, skb: Skb, max_segs: int) -> int:
+    """Whether to hold a multi-segment skb for the next ACK; see linux-tcp §3.3 for each exit."""
+    if sk.ca_state >= CA_RECOVERY:
+        return SEND_NOW
+    now = sk.host.now_ns
+    # the last transmission is old: do not make a stalled flow wait
+    if now - sk.wstamp_ns - NSEC_PER_MSEC > 0:
+        return SEND_NOW
+    in_flight = sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out
+    send_win = sk.snd_una + sk.snd_wnd - skb.seq
+    cong_win = (sk.snd_cwnd - in_flight) * sk.mss_cache
+    limit = send_win if send_win < cong_win else cong_win
+    if limit >= max_segs * sk.mss_cache:
+        return SEND_NOW
+    if skb is not sk.write_queue.tail and limit >= skb.length:
+        return SEND_NOW
+    divisor = sk.sysctl.tcp_tso_win_divisor
+    if divisor:
+        chunk = min(sk.snd_wnd, sk.snd_cwnd * sk.mss_cache) // divisor
+        if limit >= chunk:
+            return SEND_NOW
+    elif limit > 3 * sk.mss_cache:
+        return SEND_NOW
+    head = sk.rtx_queue.head
+    if head is None:
+        return SEND_NOW
+    srtt_ns = (sk.srtt_us >> 3) * 1000
+    # the next ACK is further away than waiting is worth
+    if head.tx_ns + srtt_ns - now > min(srtt_ns >> 1, NSEC_PER_MSEC):
+        return SEND_NOW
+    if cong_win < send_win:
+        if cong_win <= skb.length:
+            return DEFER_CWND_LIMITED
+    elif send_win <= skb.length:
+        return DEFER_RWND_LIMITED
+    if skb.flags & FIN or skb.eor:
+        return SEND_NOW
+    return DEFER
+
+
+def split_frags(frags: list[Buffer], n: int) -> tuple[list[Buffer], list[Buffer]]:
+    """(first `n` bytes, the rest) as new lists: the old one may still be in the TX ring."""
+    for i, frag in enumerate(frags):
+        size = len(frag)
+        if n < size:
+            if not n:
+                return frags[:i], frags[i:]
+            view = memoryview(frag)
+            return [*frags[:i], view[:n]], [view[n:], *frags[i + 1 :]]
+        n -= size
+    return list(frags), []
+
+
+def fragment(sk: Sock, skb: Skb, n: int, mss: int) -> Skb:
+    """Cut `skb` behind `n` payload bytes; returns the new skb with the rest, linked nowhere yet.
+
+    The rest takes PSH, FIN and EOR with it; truesize moves with the bytes and the new skb's own
+    overhead is charged on top.
+    """
+    base = sk.sysctl.skb_base_truesize
+    rest = skb.length - n
+    new = Skb(skb.seq + n, skb.flags, base + rest)
+    skb.flags &= ~(FIN | PSH)
+    new.flags &= ~CWR
+    new.flags |= ACK
+    new.end_seq = skb.end_seq
+    skb.end_seq = new.seq
+    new.length = rest
+    skb.length = n
+    skb.truesize -= rest
+    sk.wmem_queued += base
+    skb.frags, new.frags = split_frags(skb.frags, n)
+    if skb.slabs:
+        new.slabs = list(skb.slabs)
+        for slab in new.slabs:
+            slab.refs += 1
+    new.eor = skb.eor
+    skb.eor = False
+    new.sacked = skb.sacked
+    new.retrans = skb.retrans
+    new.tx_ns = skb.tx_ns
+    new.tx_first_us = skb.tx_first_us
+    new.tx_delivered_us = skb.tx_delivered_us
+    new.tx_delivered = skb.tx_delivered
+    new.tx_delivered_ce = skb.tx_delivered_ce
+    new.tx_app_limited = skb.tx_app_limited
+    set_pcount(skb, mss)
+    set_pcount(new, mss)
+    return new
+
+
+def set_pcount(skb: Skb, mss: int) -> int:
+    """Segments of `skb` at `mss`."""
+    if skb.length <= mss:
+        skb.pcount = 1
+        skb.gso_size = 0
+    else:
+        skb.pcount = -(-skb.length // mss)
+        skb.gso_size = mss
+    return skb.pcount

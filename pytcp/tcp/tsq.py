@@ -1,0 +1,73 @@
+"""TCP small queues: no socket fills the host's transmit queue (linux-tcp §3.5, §4; Linux 3.6).
+
+A socket is charged (sk_wmem_alloc, truesize) for every skb between transmit and TX completion. Over
+the limit it stops and sets THROTTLED; the completion that finds THROTTLED clears it and lets the
+socket send again. Autocork shares the flag. In Linux the completion may run on another CPU, hence the
+re-read after setting the flag; here completions are reaped by the ring's own pass, so the re-read sees
+what the first read saw and stands for the kernel's order of events. Sysctl: tcp_limit_output_bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .const import (
+    SF_CLOSE_WAIT,
+    SF_CLOSING,
+    SF_ESTABLISHED,
+    SF_FIN_WAIT1,
+    SF_LAST_ACK,
+)
+
+if TYPE_CHECKING:
+    from .skb import Skb
+    from .sock import Sock
+
+_SENDING_STATES = SF_ESTABLISHED | SF_FIN_WAIT1 | SF_CLOSING | SF_CLOSE_WAIT | SF_LAST_ACK
+
+
+def small_queue_check(sk: Sock, skb: Skb, factor: int) -> bool:
+    """Whether `skb` must wait for completions; `factor` 0 for new data, 1 for retransmissions."""
+    limit = sk.pacing_rate >> sk.pacing_shift
+    if 2 * skb.truesize > limit:
+        limit = 2 * skb.truesize
+    cap = sk.sysctl.tcp_limit_output_bytes
+    if limit > cap:
+        limit = cap
+    limit <<= factor
+    if sk.wmem_alloc <= limit:
+        return False
+    # with little in flight the ACK clock might not restart us: never throttle the first two skbs
+    if sk.rtx_queue.qlen <= 1:
+        return False
+    set_throttled(sk)
+    return sk.wmem_alloc > limit
+
+
+def set_throttled(sk: Sock) -> None:
+    """Ask for a call at the next TX completion."""
+    if not sk.tsq_throttled:
+        sk.tsq_throttled = True
+        sk.host.kick()
+
+
+def wfree(sk: Sock, skb: Skb | None, truesize: int) -> None:
+    """TX completion: the device has taken a frame of this socket."""
+    sk.wmem_alloc -= truesize
+    if skb is not None:
+        skb.in_host -= 1
+        if skb.freed and not skb.in_host:
+            skb.free_slabs()
+    if sk.tsq_throttled:
+        sk.tsq_throttled = False
+        handler(sk)
+
+
+def handler(sk: Sock) -> None:
+    """A throttled (or paced) socket may send again: lost data first, then new data."""
+    if 1 << sk.state & _SENDING_STATES:
+        from . import mtu, retransmit, xmit
+
+        if sk.lost_out > sk.retrans_out and sk.snd_cwnd > sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out:
+            retransmit.xmit_retransmit_queue(sk)
+        xmit.write_xmit(sk, mtu.current_mss(sk), sk.nonagle, 0)

@@ -1,0 +1,418 @@
+"""write_xmit: which queued super-segments leave now, and how each becomes a segment on the wire.
+
+The order of tests is Linux's (linux-tcp §3.1): pacing, congestion window, growing, receive window,
+Nagle or TSO deferral, split point, small queues, transmit. One header is built per super-segment; its
+checksum field carries the pseudo-header sum, which the device (or csrc) completes.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from . import cwnd, delack, mtu, options, pacing, rate, rwnd, timers, tlp, tso, tsq
+from .chrono import BUSY, RWND_LIMITED
+from .chrono import start as chrono_start
+from .chrono import stop as chrono_stop
+from .const import (
+    ACK,
+    CA_CWR,
+    CA_EVENT_TX_START,
+    CA_RECOVERY,
+    CLOSE,
+    FIN,
+    NAGLE_OFF,
+    NAGLE_PUSH,
+    PENDING_LOSS_PROBE,
+    PSH,
+    SYN,
+    URG,
+)
+from .ecn import send as ecn_send
+from .push import nagle_blocks, nagle_test
+from .skb import Skb
+
+if TYPE_CHECKING:
+    from .sock import Sock
+
+_HEADER = Struct("!HHIIHHHH").pack
+_TIMESTAMP = Struct("!III").pack
+_NOP_NOP_TS = 0x0101080A
+M32 = 0xFFFFFFFF
+
+
+def established_header(sk: Sock, flags: int, seq: int, length: int, urg: int = 0) -> bytes:
+    """TCP header with the options every established segment carries, for `length` payload bytes."""
+    if sk.selective_acks or sk.duplicate_sack is not None:
+        opts = options.established_options(sk)
+    elif sk.tstamp_ok:
+        opts = _TIMESTAMP(_NOP_NOP_TS, (sk.host.now_ns // 1_000_000 + sk.ts_offset) & M32, sk.ts_recent)
+    else:
+        opts = b""
+    window = rwnd.select_window(sk)
+    return _build(sk, flags, seq, window, opts, length, urg)
+
+
+def _build(sk: Sock, flags: int, seq: int, window: int, opts: bytes, length: int, urg: int) -> bytes:
+    size = 20 + len(opts)
+    total = sk.pseudo_base + size + length
+    total = (total & 0xFFFF) + (total >> 16)
+    total = (total & 0xFFFF) + (total >> 16)
+    ack = sk.rcv_nxt & M32 if flags & ACK else 0
+    return _HEADER(sk.sport, sk.dport, seq & M32, ack, size << 10 | flags, window, total, urg) + opts
+
+
+def transmit_skb(sk: Sock, skb: Skb) -> int:
+    """Put one super-segment of the send queues on the wire; 0, or the host's negative errno.
+
+    Stamps the departure time, charges the socket until TX completion and counts."""
+    host = sk.host
+    prior_wstamp = sk.wstamp_ns
+    now = host.now_ns
+    if now > prior_wstamp:
+        sk.wstamp_ns = now
+    skb.tx_ns = sk.wstamp_ns
+    length = skb.length
+    flags = skb.flags
+    pcount = skb.pcount
+    urg = 0
+    ip_ecn = 0
+    if flags & SYN:
+        opts = options.syn_options(sk)
+        window = sk.rcv_wnd
+        th = _build(sk, flags, skb.seq, window if window < 65535 else 65535, opts, 0, 0)
+    else:
+        if pcount > 1:
+            flags |= PSH
+        if sk.snd_up > skb.seq:
+            ahead = sk.snd_up - skb.seq
+            flags |= URG
+            urg = ahead if ahead < 0xFFFF else 0xFFFF
+        if sk.ecn_flags:
+            flags, ip_ecn = ecn_send(sk, skb, flags)
+        th = established_header(sk, flags, skb.seq, length, urg)
+    if flags & ACK:
+        delack.event_ack_sent(sk, 1)
+    if length:
+        if sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out == 0:
+            sk.ca.cwnd_event(sk, CA_EVENT_TX_START)
+        delack.event_data_sent(sk)
+        sk.lsndtime_ns = now
+        sk.data_segs_out += pcount
+        sk.bytes_sent += length
+    sk.segs_out += pcount
+    if skb.end_seq > sk.snd_nxt or skb.seq == skb.end_seq:
+        sk.mib.TcpOutSegs += pcount
+    truesize = skb.truesize
+    sk.wmem_alloc += truesize
+    skb.in_host += 1
+    error = host.transmit(sk, th, skb.frags, length, skb, skb.gso_size, truesize, ip_ecn)
+    if error:
+        sk.wmem_alloc -= truesize
+        skb.in_host -= 1
+        if error > 0:
+            # local congestion: the host dropped it, as if the network had
+            from . import retransmit
+
+            retransmit.enter_cwr(sk)
+        return error
+    if sk.pacing_status:
+        pacing.after_send(sk, skb, prior_wstamp)
+    ts = sk.tsorted
+    if ts.tail is not skb:
+        if skb.tprev is not None or ts.head is skb:
+            ts.remove(skb)
+        ts.append(skb)
+    rate.skb_sent(sk, skb)
+    return 0
+
+
+def _send_bare(sk: Sock, flags: int, seq: int) -> None:
+    th = established_header(sk, flags, seq, 0)
+    if flags & ACK:
+        delack.event_ack_sent(sk, 1)
+    sk.segs_out += 1
+    sk.mib.TcpOutSegs += 1
+    # a pure ACK is charged 2 so that it hardly moves sk_wmem_alloc
+    sk.wmem_alloc += 2
+    if sk.host.transmit(sk, th, (), 0, None, 0, 2, 0):
+        sk.wmem_alloc -= 2
+
+
+def acceptable_seq(sk: Sock) -> int:
+    """Sequence number for a dataless segment: snd_nxt unless the window shrank below it."""
+    wnd_end = sk.snd_una + sk.snd_wnd
+    if sk.snd_nxt <= wnd_end or (sk.wscale_ok and sk.snd_nxt - wnd_end < 1 << sk.rcv_wscale):
+        return sk.snd_nxt
+    return wnd_end
+
+
+def send_ack(sk: Sock) -> None:
+    """Send a pure ACK now."""
+    if sk.state == CLOSE:
+        return
+    flags = ACK
+    if sk.ecn_flags & 4:
+        flags |= 0x40
+    _send_bare(sk, flags, acceptable_seq(sk))
+
+
+def send_control(sk: Sock, flags: int, seq: int) -> None:
+    """Send a dataless segment with established options, queued nowhere (keepalive, RST, probe)."""
+    _send_bare(sk, flags, seq)
+
+
+def send_urgent_probe(sk: Sock, seq: int) -> None:
+    """A dataless segment at `seq` that announces the urgent pointer."""
+    ahead = sk.snd_up - seq
+    th = established_header(sk, ACK | URG, seq, 0, ahead if ahead < 0xFFFF else 0xFFFF)
+    sk.segs_out += 1
+    sk.mib.TcpOutSegs += 1
+    sk.wmem_alloc += 2
+    if sk.host.transmit(sk, th, (), 0, None, 0, 2, 0):
+        sk.wmem_alloc -= 2
+
+
+def new_data_sent(sk: Sock, skb: Skb) -> None:
+    """`skb` has just left for the first time: move it to the retransmit queue."""
+    from . import sendmsg
+
+    prior_packets = sk.packets_out
+    sk.snd_nxt = skb.end_seq
+    sk.write_queue.remove(skb)
+    sk.rtx_queue.append(skb)
+    if sk.highest_sack is None:
+        sk.highest_sack = skb
+    sk.packets_out = prior_packets + skb.pcount
+    if not prior_packets or sk.pending == PENDING_LOSS_PROBE:
+        timers.rearm_rto(sk)
+    sk.mib.TCPOrigDataSent += skb.pcount
+    if sk.nospace:
+        sendmsg.check_space(sk)
+
+
+def split_point(sk: Sock, skb: Skb, mss: int, quota: int, nonagle: int) -> int:
+    """Bytes of a multi-segment skb that may go now; a trailing partial segment may ride along."""
+    window = sk.snd_una + sk.snd_wnd - skb.seq
+    max_len = quota * mss
+    if max_len <= window and skb is not sk.write_queue.tail:
+        return max_len
+    needed = skb.length if skb.length < window else window
+    if max_len <= needed:
+        return max_len
+    partial = needed % mss
+    if nagle_blocks(sk, partial != 0, nonagle):
+        return needed - partial
+    return needed
+
+
+def _grow(sk: Sock, skb: Skb, want: int) -> None:
+    """Pull bytes from the next skb so that a burst reaches its quota (6.10, 8ee602c63520)."""
+    nxt = skb.next
+    if nxt is None or skb.eor or skb.flags & FIN:
+        return
+    take = want - skb.length
+    if take >= nxt.length:
+        take = nxt.length
+        if nxt.flags & SYN:
+            return
+        skb.frags.extend(nxt.frags)
+        skb.flags |= nxt.flags & (FIN | PSH)
+        skb.eor = nxt.eor
+        skb.end_seq = nxt.end_seq
+        sk.wmem_queued -= nxt.truesize - take
+        sk.write_queue.remove(nxt)
+        if nxt.slabs:
+            skb.slabs = nxt.slabs if skb.slabs is None else skb.slabs + nxt.slabs
+    elif take > 0:
+        first, nxt.frags = tso.split_frags(nxt.frags, take)
+        skb.frags.extend(first)
+        if nxt.slabs:
+            for slab in nxt.slabs:
+                slab.refs += 1
+            skb.slabs = list(nxt.slabs) if skb.slabs is None else skb.slabs + nxt.slabs
+        nxt.seq += take
+        nxt.length -= take
+        nxt.truesize -= take
+        skb.end_seq += take
+    skb.length += take
+    skb.truesize += take
+
+
+def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
+    """Send what may be sent. `push_one`: 0 drain, 1 one skb, 2 a loss probe (may ignore cwnd).
+
+    Returns True when nothing is in flight and data waits that could not be sent: the caller arms
+    the zero-window probe timer."""
+    queue = sk.write_queue
+    sysctl = sk.sysctl
+    sent = 0
+    rwnd_limited = False
+    cwnd_limited = False
+    max_segs = tso.tso_segs(sk, mss)
+    while True:
+        skb = queue.head
+        if skb is None:
+            break
+        if sk.pacing_status == 1 and pacing.check(sk):
+            break
+        in_flight = sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out
+        quota = sk.snd_cwnd - in_flight
+        if quota <= 0:
+            if push_one != 2:
+                break
+            quota = 1
+        elif sysctl.half_cwnd_cap:
+            half = sk.snd_cwnd >> 1
+            if quota > half:
+                quota = half or 1
+        if quota > max_segs:
+            quota = max_segs
+        length = skb.length
+        if quota * mss > length and skb.next is not None and sysctl.grow_skb:
+            _grow(sk, skb, quota * mss)
+            length = skb.length
+        if length <= mss:
+            segs = skb.pcount = 1
+            skb.gso_size = 0
+            end = skb.end_seq
+        else:
+            segs = skb.pcount = -(-length // mss)
+            skb.gso_size = mss
+            end = skb.seq + mss
+        if end > sk.snd_una + sk.snd_wnd:
+            rwnd_limited = True
+            break
+        if segs == 1:
+            if not nagle_test(sk, skb, mss, nonagle if skb is queue.tail else NAGLE_PUSH):
+                break
+        else:
+            if not push_one:
+                verdict = tso.should_defer(sk, skb, max_segs)
+                if verdict:
+                    if verdict == tso.DEFER_CWND_LIMITED:
+                        cwnd_limited = True
+                    elif verdict == tso.DEFER_RWND_LIMITED:
+                        rwnd_limited = True
+                    break
+            limit = mss if sk.snd_up > sk.snd_una else split_point(sk, skb, mss, quota, nonagle)
+            if length > limit:
+                queue.insert_after(skb, tso.fragment(sk, skb, limit, mss))
+        if tsq.small_queue_check(sk, skb, 0):
+            break
+        if skb.seq == skb.end_seq:
+            break
+        if transmit_skb(sk, skb):
+            break
+        new_data_sent(sk, skb)
+        if skb.length < skb.pcount * mss:
+            sk.snd_sml = skb.end_seq
+        sent += skb.pcount
+        if push_one:
+            break
+    if rwnd_limited:
+        chrono_start(sk, RWND_LIMITED)
+    elif sk.chrono_kind == RWND_LIMITED:
+        chrono_stop(sk, RWND_LIMITED)
+    if not cwnd_limited:
+        cwnd_limited = sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out >= sk.snd_cwnd
+    if sent or cwnd_limited:
+        cwnd.validate(sk, cwnd_limited)
+    if sent:
+        if sk.ca_state == CA_RECOVERY or sk.ca_state == CA_CWR:
+            sk.prr_out += sent
+        if push_one != 2:
+            tlp.schedule(sk, False)
+        return False
+    return not sk.packets_out and queue.head is not None
+
+
+def push_pending_frames(sk: Sock, mss_now: int, nonagle: int) -> None:
+    """Try to send what is queued; if nothing can move and nothing is in flight, arm the probe timer."""
+    if sk.write_queue.head is None or sk.state == CLOSE:
+        return
+    if write_xmit(sk, mss_now, nonagle, 0):
+        timers.check_probe_timer(sk)
+
+
+def push_one(sk: Sock, mss_now: int) -> None:
+    """Send the head of the queue, full skb during a large write."""
+    write_xmit(sk, mss_now, NAGLE_PUSH, 1)
+
+
+def data_snd_check(sk: Sock) -> None:
+    """After an ACK: send what became possible, tell a waiting writer about new room."""
+    if sk.write_queue.head is not None:
+        push_pending_frames(sk, mtu.current_mss(sk), sk.nonagle)
+    if sk.nospace:
+        from . import sendmsg
+
+        sendmsg.check_space(sk)
+
+
+def send_syn(sk: Sock, flags: int) -> int:
+    """Queue and transmit the SYN (`flags` SYN, with ACK for a simultaneous open), start its timer.
+
+    Expects sk.iss; sets write_seq and snd_nxt behind the SYN. Returns the host's verdict."""
+    skb = Skb(sk.iss, flags, sk.sysctl.skb_base_truesize)
+    skb.end_seq = sk.iss + 1
+    skb.pcount = 1
+    sk.snd_una = sk.iss
+    sk.snd_sml = sk.iss
+    sk.snd_up = sk.iss
+    sk.snd_nxt = sk.iss
+    sk.write_seq = sk.pushed_seq = sk.iss + 1
+    sk.wmem_queued += skb.truesize
+    sk.retrans_stamp = sk.host.now_ns // 1_000_000
+    sk.rtx_queue.append(skb)
+    sk.packets_out = 1
+    error = transmit_skb(sk, skb)
+    sk.snd_nxt = sk.write_seq
+    timers.arm_retrans(sk, sk.rto_ns)
+    return error
+
+
+def send_fin(sk: Sock) -> None:
+    """Queue a FIN behind everything written and push."""
+    skb = sk.write_queue.tail
+    if skb is not None:
+        skb.flags |= FIN
+        skb.end_seq += 1
+        sk.write_seq += 1
+    else:
+        skb = Skb(sk.write_seq, ACK | FIN, sk.sysctl.skb_base_truesize)
+        skb.end_seq = sk.write_seq + 1
+        sk.write_seq += 1
+        sk.write_queue.append(skb)
+        sk.wmem_queued += skb.truesize
+        if not sk.packets_out:
+            chrono_start(sk, BUSY)
+    push_pending_frames(sk, mtu.current_mss(sk), NAGLE_OFF)
+
+
+def free_skb(sk: Sock, skb: Skb) -> None:
+    """Release an acknowledged (or dropped) skb's memory."""
+    sk.wmem_queued -= skb.truesize
+    if skb.slabs:
+        skb.free_slabs()
+
+
+def free_queues(sk: Sock) -> None:
+    """Drop everything unsent and unacknowledged; the connection is over."""
+    chrono_stop(sk, BUSY)
+    for queue in (sk.write_queue, sk.rtx_queue):
+        skb = queue.head
+        while skb is not None:
+            nxt = skb.next
+            free_skb(sk, skb)
+            skb.prev = skb.next = skb.tprev = skb.tnext = None
+            skb = nxt
+        queue.head = queue.tail = None
+        queue.qlen = 0
+    sk.tsorted.head = sk.tsorted.tail = None
+    if sk.slab is not None:
+        sk.slab.put()
+        sk.slab = None
+    sk.highest_sack = sk.retransmit_hint = sk.lost_skb_hint = None
+    sk.packets_out = sk.sacked_out = sk.lost_out = sk.retrans_out = 0
+    sk.backoff = 0
