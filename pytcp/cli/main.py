@@ -40,8 +40,7 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            error.message += f" There are: {', '.join(sorted(COMMANDS))}."
-            raise
+            raise click.UsageError(f"{error.message} There are: {', '.join(sorted(COMMANDS))}.", ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -78,31 +77,35 @@ def _terminate(signum: int, frame: Any) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def main() -> NoReturn:
-    """Run the command line; SIGTERM cleans up as Ctrl-C does."""
-    signal.signal(signal.SIGTERM, _terminate)
-    try:
-        status = cli.main(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except click.Abort:
-        sys.exit(130)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
-    except BaseException as error:
-        if _interrupted(error):
-            click.echo("pytcp: interrupted", err=True)
-            sys.exit(130)
-        if isinstance(error, SystemExit) or not expected(error):
-            raise
-        click.echo(f"pytcp: {one_line(error)}", err=True)
-        sys.exit(1)
-    sys.exit(status if isinstance(status, int) else 0)
-
-
 def expected(error: BaseException) -> bool:
     """Is this the world's fault (one line is enough), or ours (a traceback is wanted)?"""
     if isinstance(error, BaseExceptionGroup):
         return all(map(expected, error.exceptions))
     return isinstance(error, OSError)
+
+
+def run_command(command: click.Command, name: str) -> int:
+    """Run a command line to its exit status; SIGTERM cleans up as Ctrl-C does, errors of the world are one line."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        status = command.main(prog_name=name, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo(f"{name}: interrupted", err=True)
+        return 130
+    except (OSError, BaseExceptionGroup) as error:
+        if _interrupted(error):
+            click.echo(f"{name}: interrupted", err=True)
+            return 130
+        if not expected(error):
+            raise
+        click.echo(f"{name}: {one_line(error)}", err=True)
+        return 1
+    return status if isinstance(status, int) else 0
+
+
+def main() -> NoReturn:
+    """The `pytcp` command."""
+    sys.exit(run_command(cli, "pytcp"))

@@ -76,7 +76,7 @@ def test_sysctls_are_the_peers_and_the_machines_own_stay() -> None:
 
 @pytest.mark.parametrize("name", ["kernel.hostname", "net.ipv4/../../kernel.hostname"])
 def test_a_sysctl_that_is_not_of_the_network_is_refused(name: str) -> None:
-    with Testbed() as tb, pytest.raises(ValueError, match="only net. sysctls"):
+    with Testbed() as tb, pytest.raises(ValueError, match="only net"):
         tb.set_sysctl(name, "x")
 
 

@@ -1,0 +1,98 @@
+"""`tools/bench`: runs `lab.bench` and prints pytcp beside the bare loop and the kernel, as ratios."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from pytcp.cli.main import run_command
+
+WHAT = ("bulk", "rr", "rpc", "conn", "idle", "checksum", "all")
+
+
+class Row(NamedTuple):
+    """A figure's label, key, how to print it, and what the project aims at."""
+
+    label: str
+    key: str
+    form: str
+    aim: str
+
+
+ROWS = (
+    Row("bulk out, 1 MiB sends (Gbit/s)", "bulk_out_gbps", "{:.1f}", ">= 10"),
+    Row("bulk in (Gbit/s)", "bulk_in_gbps", "{:.1f}", ">= 12"),
+    Row("1-byte request/response p50 (us)", "rr_p50_us", "{:.0f}", "<= 100"),
+    Row("1-byte request/response p99 (us)", "rr_p99_us", "{:.0f}", ""),
+    Row("1-byte request/response per s", "rr_per_s", "{:,.0f}", ""),
+    Row("80 KB RPCs per s", "rpc_per_s", "{:,.0f}", ">= 4,000"),
+    Row("connect + close per s", "conn_per_s", "{:,.0f}", ">= 2,500"),
+    Row("bytes per idle connection", "idle_bytes_per_conn", "{:,.0f}", "about 4,000"),
+    Row("processor share, all idle", "idle_cpu", "{:.2%}", "near 0"),
+    Row("checksum of 64 KiB (Gbit/s)", "checksum_gbps", "{:.1f}", ""),
+    Row("the same in pure Python (Gbit/s)", "checksum_py_gbps", "{:.1f}", ""),
+)
+
+
+def cells(row: Row, report: Mapping[str, Any]) -> list[str] | None:
+    """One line of the table: pytcp, then each yardstick and pytcp's share of it; None when it was not measured."""
+    ours = report.get(row.key)
+    if ours is None:
+        return None
+    line = [row.label, row.form.format(ours), row.aim]
+    for target in ("bare_loop", "kernel_veth"):
+        theirs = report[target].get(row.key)
+        line += [row.form.format(theirs), f"{ours / theirs:.2f}"] if theirs else ["", ""]
+    return line
+
+
+@click.command("bench", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("what", nargs=-1, type=click.Choice(WHAT))
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, writable=True), help="Write the report as JSON to a file, - for standard output.")
+@click.option("--runs", default=3, show_default=True, type=click.IntRange(1), help="Interleaved runs; the medians are reported.")
+@click.option("--seconds", default=2.0, show_default=True, type=click.FloatRange(0.1), help="Length of each measurement.")
+@click.option("--connections", default=10_000, show_default=True, type=click.IntRange(1, 28_000), help="How many for idle.")
+@click.option("--sources", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of client.c and server.c.", hidden=True)
+def command(what: tuple[str, ...], json_file: str | None, runs: int, seconds: float, connections: int, sources: Path) -> int:
+    """Measure pytcp over a clean TAP with a kernel client, beside the limit of a bare Python loop and the kernel over veth.
+
+    WHAT is any of bulk, rr, rpc, conn, idle, checksum; all by default. Needs root and a C compiler.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from pytcp.lab import bench
+
+    chosen = [name for name in WHAT[:-1] if not what or "all" in what or name in what]
+    errors = Console(stderr=True)
+    with errors.status("starting") as status:
+        report = bench.run(chosen, sources, runs, seconds, connections, status.update)
+    if json_file:
+        text = json.dumps(report, indent=2) + "\n"
+        if json_file == "-":
+            click.echo(text, nl=False)
+            return 0
+        Path(json_file).write_text(text)
+    table = Table("", "pytcp", "aim", "bare loop", "pytcp is", "kernel/veth", "pytcp is", box=None, padding=(0, 2, 0, 0))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in ROWS:
+        line = cells(row, report)
+        if line is not None:
+            table.add_row(*line)
+    console = Console()
+    console.print(table)
+    machine = report["machine"]
+    click.echo(
+        f"medians of {runs} interleaved runs of {seconds:g} s; {machine['processors']} processors, Linux {machine['kernel']}, Python {machine['python']}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(command, "tools/bench"))
