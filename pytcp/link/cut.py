@@ -1,90 +1,74 @@
 """From super-frames to the packets a wire would carry, for whoever judges packets one by one.
 
-A received frame says that its checksum may be unfinished but not where it lies, so the L4 header is
-looked up here; a sent one carries the place along. The result is always finished frames: at most one
-segment each, checksums complete.
+The result is always finished frames: at most one segment each, checksums complete. A received frame
+says that nobody has to check its checksum, but not whether the field is filled in or holds only the
+pseudo-header's sum; so it is computed anew. What cannot be cut (headers that contradict the device's
+word) passes as it is: the receiver will refuse it.
 """
 
 from __future__ import annotations
 
-from pytcp.wire.checksum import ones_sum, pseudo
+from pytcp.wire.checksum import checksum, pseudo
 
-from . import offload
 from .frame import CSUM_NONE, Buffer, RxFrame, TxFrame
+from .offload import ETHERNET, as_tx, segment
 
-ETH_HLEN = 14
-VLAN_TPIDS = (0x8100, 0x88A8)
-TCP = 6
-UDP = 17
-CSUM_OFFSET = {TCP: 16, UDP: 6}
-EXTENSION_HEADERS = (0, 43, 60)  # hop-by-hop, routing, destination options (RFC 8200)
+ETH_P_IP = b"\x08\x00"
+ETH_P_IPV6 = b"\x86\xdd"
 
 
-def network_offset(data: Buffer) -> tuple[int, int]:
-    """(EtherType, offset of the network header) behind at most two VLAN tags; (0, 0) when cut short."""
-    offset = 12
-    for _ in range(3):
-        if len(data) < offset + 2:
-            break
-        kind = data[offset] << 8 | data[offset + 1]
-        if kind not in VLAN_TPIDS:
-            return kind, offset + 2
-        offset += 4
-    return 0, 0
-
-
-def transport(data: Buffer) -> tuple[int, int, int] | None:
-    """(network offset, L4 offset, protocol) of an unfragmented TCP or UDP packet, else None."""
-    kind, l3 = network_offset(data)
-    if kind == 0x0800:
-        if len(data) < l3 + 20 or data[l3 + 6] & 0x3F or data[l3 + 7]:
-            return None
-        proto = data[l3 + 9]
-        l4 = l3 + (data[l3] & 15) * 4
-    elif kind == 0x86DD:
-        if len(data) < l3 + 40:
-            return None
-        proto = data[l3 + 6]
-        l4 = l3 + 40
-        while proto in EXTENSION_HEADERS:
-            if len(data) < l4 + 8:
-                return None
-            proto = data[l4]
-            l4 += (data[l4 + 1] + 1) * 8
-    else:
-        return None
-    if proto not in CSUM_OFFSET or len(data) < l4 + CSUM_OFFSET[proto] + 2:
-        return None
-    return l3, l4, proto
+def ip_version(packet: Buffer, link_header: int = ETHERNET) -> int:
+    """4 or 6 when `packet` holds the whole of that basic header, else 0."""
+    if len(packet) < link_header + 20:
+        return 0
+    version = packet[link_header] >> 4
+    if link_header and packet[12:14] != (ETH_P_IP if version == 4 else ETH_P_IPV6):
+        return 0
+    if version == 4 or (version == 6 and len(packet) >= link_header + 40):
+        return version
+    return 0
 
 
 def sent_packets(frame: TxFrame) -> list[bytes]:
-    """The finished packets of a frame on its way out."""
+    """The finished packets of a frame on its way out. Raises ValueError as `segment` does."""
     if frame.gso_size or frame.csum_start:
-        return offload.segment(frame)
+        return segment(frame)
     return [b"".join((frame.head, *frame.parts))]
 
 
-def received_packets(frame: RxFrame) -> list[bytes]:
-    """The finished packets of a received frame, copied. A checksum nobody has to check is made anew."""
+def received_packets(frame: RxFrame, link_header: int = ETHERNET) -> list[bytes]:
+    """The finished packets of a received frame, copied."""
     data = frame.data
-    place = None if frame.csum == CSUM_NONE and not frame.gso_size else transport(data)
-    if place is None:
+    if not frame.gso_size:
+        return [bytes(data) if frame.csum == CSUM_NONE else _checksummed(data, link_header)]
+    try:
+        return segment(as_tx(data, frame.gso_type, frame.gso_size, link_header))
+    except ValueError:
         return [bytes(data)]
-    l3, l4, proto = place
-    head_len = l4 + 8 if proto == UDP else l4 + (data[l4 + 12] >> 4) * 4
-    if not l4 + 8 <= head_len <= len(data):
-        return [bytes(data)]  # an impossible header length: for the receiver to refuse
-    head = bytearray(data[:head_len])
-    if data[l3] >> 4 == 4:
-        end = l3 + (data[l3 + 2] << 8 | data[l3 + 3])
-        src, dst = data[l3 + 12 : l3 + 16], data[l3 + 16 : l3 + 20]
+
+
+def _checksummed(data: memoryview, link_header: int) -> bytes:
+    packet = bytearray(data)
+    version = ip_version(data, link_header)
+    if version == 0 or (version == 4 and (data[link_header + 6] & 0x3F or data[link_header + 7])):
+        return bytes(packet)  # not IP, or a fragment
+    try:
+        place = as_tx(data, 0, 0, link_header)
+    except ValueError:
+        return bytes(packet)
+    l4 = place.csum_start
+    if version == 4:
+        end = link_header + int.from_bytes(data[link_header + 2 : link_header + 4], "big")
+        addresses = bytes(data[link_header + 12 : link_header + 20])
     else:
-        end = l3 + 40 + (data[l3 + 4] << 8 | data[l3 + 5])
-        src, dst = data[l3 + 8 : l3 + 24], data[l3 + 24 : l3 + 40]
-    if frame.gso_size or not head_len <= end <= len(data):
-        end = len(data)
-    field = l4 + CSUM_OFFSET[proto]
-    head[field : field + 2] = ones_sum(b"", pseudo(bytes(src), bytes(dst), proto, end - l4)).to_bytes(2, "big")
-    whole = TxFrame(head, (data[head_len:end],), end, frame.gso_type, frame.gso_size, l4, CSUM_OFFSET[proto])
-    return offload.segment(whole)
+        end = link_header + 40 + int.from_bytes(data[link_header + 4 : link_header + 6], "big")
+        addresses = bytes(data[link_header + 8 : link_header + 40])
+    field = l4 + place.csum_offset
+    if not link_header + 20 <= l4 < field + 2 <= end <= len(packet):
+        return bytes(packet)
+    half = len(addresses) // 2
+    proto = 6 if place.csum_offset == 16 else 17
+    packet[field : field + 2] = bytes(2)
+    csum = checksum(packet[l4:end], pseudo(addresses[:half], addresses[half:], proto, end - l4))
+    packet[field : field + 2] = (csum or 0xFFFF).to_bytes(2, "big")
+    return bytes(packet)

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from pytcp.clock.heap import Timer, TimerHeap
 from pytcp.wire.checksum import incremental
 
-from .cut import network_offset, received_packets, sent_packets
+from .cut import ip_version, received_packets, sent_packets
 from .frame import F_CSUM, F_RXCSUM, F_TSO4, F_TSO6, F_USO, Link, RxFrame, TxFrame
+from .offload import ETHERNET
 
 NS = 1_000_000_000
 OFFLOADS = F_CSUM | F_TSO4 | F_TSO6 | F_USO
@@ -147,8 +148,10 @@ class Dice:
 class Direction:
     """The wire one way: packets go in by `enter`, come out by `deliver`."""
 
-    def __init__(self, heap: TimerHeap, impairment: Impairment, seed: int, deliver: Callable[[list[bytes]], None]) -> None:
+    def __init__(self, heap: TimerHeap, impairment: Impairment, seed: int, deliver: Callable[[list[bytes]], None], link_header: int = ETHERNET) -> None:
+        """seed: of everything random here. link_header: bytes before the IP header, 14 or 0."""
         self.heap = heap
+        self.link_header = link_header
         self.deliver = deliver
         self.up = True
         self.counters = Counters()
@@ -260,7 +263,7 @@ class Direction:
                 counters.overflowed += 1
                 return
             if (what.ecn_packets and len(queue) >= what.ecn_packets) or (what.ecn_bytes and self._backlog >= what.ecn_bytes):
-                marked = mark_ce(packet)
+                marked = mark_ce(packet, self.link_header)
                 if marked is not None:
                     packet = marked
                     counters.marked += 1
@@ -323,25 +326,24 @@ class Direction:
         self.deliver(packets)
 
 
-def mark_ce(packet: bytes) -> bytes | None:
+def mark_ce(packet: bytes, link_header: int = ETHERNET) -> bytes | None:
     """`packet` with Congestion Experienced set and the IPv4 checksum updated; None when it is not ECT.
     A packet that carries CE already is returned as it is."""
-    kind, l3 = network_offset(packet)
-    if kind == 0x0800 and len(packet) >= l3 + 20:
-        ecn = packet[l3 + 1] & 3
-        if ecn == 0:
+    version = ip_version(packet, link_header)
+    if version == 4:
+        if not packet[link_header + 1] & 3:
             return None
         marked = bytearray(packet)
-        marked[l3 + 1] |= 3
-        old, new = (int.from_bytes(data[l3 : l3 + 2], "big") for data in (packet, marked))
-        csum = incremental(int.from_bytes(packet[l3 + 10 : l3 + 12], "big"), old, new)
-        marked[l3 + 10 : l3 + 12] = csum.to_bytes(2, "big")
+        marked[link_header + 1] |= 3
+        word, field = slice(link_header, link_header + 2), slice(link_header + 10, link_header + 12)
+        csum = incremental(int.from_bytes(packet[field], "big"), int.from_bytes(packet[word], "big"), int.from_bytes(marked[word], "big"))
+        marked[field] = csum.to_bytes(2, "big")
         return bytes(marked)
-    if kind == 0x86DD and len(packet) >= l3 + 40:
-        if packet[l3 + 1] & 0x30 == 0:
+    if version == 6:
+        if not packet[link_header + 1] & 0x30:
             return None
         marked = bytearray(packet)
-        marked[l3 + 1] |= 0x30
+        marked[link_header + 1] |= 0x30
         return bytes(marked)
     return None
 
@@ -359,8 +361,9 @@ class Emulator:
         self.gso_max_size = inner.gso_max_size
         self.rx: Callable[[RxFrame], None] = self._no_rx
         self.rx_end: Callable[[], None] = self._no_rx_end
-        self.outward = Direction(heap, tx or Impairment(), seed * 2, self._to_inner)
-        self.inward = Direction(heap, rx or Impairment(), seed * 2 + 1, self._to_stack)
+        self._link_header = ETHERNET if inner.mac else 0
+        self.outward = Direction(heap, tx or Impairment(), seed * 2, self._to_inner, self._link_header)
+        self.inward = Direction(heap, rx or Impairment(), seed * 2 + 1, self._to_stack, self._link_header)
         self._in_batch = False  # the link within is delivering: its rx_end will follow
         self._heard = False  # frames went up since the last rx_end
         inner.rx = self._from_inner
@@ -409,7 +412,7 @@ class Emulator:
             self.rx(frame)
         else:
             self._in_batch = True
-            inward.enter(received_packets(frame))
+            inward.enter(received_packets(frame, self._link_header))
             self._in_batch = False
 
     def _inner_end(self) -> None:

@@ -37,7 +37,7 @@ GSO_FEATURE = {GSO_TCPV4: F_TSO4, GSO_TCPV6: F_TSO6, GSO_UDP_L4: F_USO}
 
 
 class PipeEnd:
-    """One end; `peer` is the other."""
+    """One end of a pipe; `pipe_pair` makes two. `peer` is the other."""
 
     def __init__(self, heap: TimerHeap, name: str, mac: bytes, mtu: int, features: int, delay_ns: int, limit: int) -> None:
         self.heap = heap
@@ -86,8 +86,8 @@ class PipeEnd:
     def _carry(self, frame: TxFrame, arrival: int) -> None:
         peer = self.peer
         wanted = peer.features
-        gso_type = frame.gso_type & ~GSO_ECN
-        if (gso_type and not wanted & GSO_FEATURE[gso_type]) or (frame.csum_start and not wanted & F_RXCSUM):
+        gso_type = frame.gso_type
+        if (frame.gso_size and not wanted & GSO_FEATURE[gso_type & ~GSO_ECN]) or (frame.csum_start and not wanted & F_RXCSUM):
             packets = offload.segment(frame)
             gso_type = gso_size = 0
             csum = CSUM_NONE

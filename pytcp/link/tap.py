@@ -3,7 +3,8 @@
 With IFF_VNET_HDR every frame carries a `struct virtio_net_hdr`, and TUNSETOFFLOAD tells the kernel
 which unfinished work we accept: TCP super-frames of up to 64 KiB (TSO), UDP ones (USO, Linux 6.2) and
 checksums left for the receiver. One system call then moves 64 KiB, which is where the speed of the
-stack comes from. Without the header the device gives and takes finished MTU frames.
+stack comes from. Without them the device gives and takes finished MTU frames, and the stack's own
+segmentation and coalescing (`batch`) stand in, as GSO and GRO do on a Linux NIC that can do nothing.
 
 A TAP whose kernel interface is down takes nothing (EIO): such frames are lost, as on a cable without
 carrier, and counted. A deleted TAP (EBADFD, ENODEV) raises LinkDown from `poll`; until then sends to
@@ -19,6 +20,7 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 
+from .batch import FrameReader, FrameWriter
 from .frame import (
     CSUM_NONE,
     CSUM_UNNECESSARY,
@@ -27,7 +29,6 @@ from .frame import (
     F_TSO4,
     F_TSO6,
     F_USO,
-    GSO_ECN,
     LinkDown,
     RxBuf,
     RxFrame,
@@ -84,6 +85,8 @@ class Tap:
         fd: int | None = None,
         mac: bytes | None = None,
         mtu: int | None = None,
+        gso: bool = True,
+        gro: bool = True,
         vnet_hdr_size: int = VNET_HDR_LEN,
     ) -> None:
         """Create or attach to the TAP `name` in the current network namespace (None: the kernel names
@@ -93,6 +96,8 @@ class Tap:
         offload: take super-frames and unfinished checksums from the kernel, and give it ours.
         mac: our address; a random locally administered one by default (the kernel's end has its own).
         mtu: bytes of IP; the kernel interface's by default. vnet_hdr_size: 10, or 12 (mergeable layout).
+        gso, gro: without offloads, still take super-frames from the stack and cut them, and coalesce
+        what is received before the stack sees it.
 
         Raises OSError: EPERM, EBUSY (name in use), ENOENT (no /dev/net/tun), EINVAL (not a TAP)."""
         if vnet_hdr_size not in (10, 12):
@@ -102,6 +107,7 @@ class Tap:
             self._open(name, vnet_hdr, fd is not None, vnet_hdr_size)
             self.features = self._set_offload(offload) if self.vnet_hdr else 0
             self.mtu = self._kernel_mtu() if mtu is None else mtu
+            self._hdr_len = vnet_hdr_size if self.vnet_hdr else 0
         except BaseException:
             if fd is None:
                 os.close(self.fd)
@@ -110,13 +116,12 @@ class Tap:
         self.gso_max_size = 65536
         self.rx: Callable[[RxFrame], None] = _no_rx
         self.rx_end: Callable[[], None] = _no_rx_end
-        self.rx_packets = 0  # frames, a super-frame being one
+        self.rx_packets = 0  # frames as they pass the descriptor, a super-frame being one
         self.rx_bytes = 0
         self.tx_packets = 0
         self.tx_bytes = 0
         self.tx_carrier_errors = 0  # lost because the interface was down or gone
         self.tx_errors = 0  # refused by the kernel as malformed
-        self._hdr_len = vnet_hdr_size if self.vnet_hdr else 0
         self._hdr_pad = bytes(vnet_hdr_size - VNET_HDR_LEN)
         self._plain_hdr = bytes(vnet_hdr_size)
         self._hdr_key = (0, 0, 0, 0, 0)
@@ -124,6 +129,11 @@ class Tap:
         self._pool: list[RxBuf] = []
         self._buf = RxBuf(RX_BUF_SIZE, self._pool)
         self._buf.taken = 1  # our own hold: a view taken and given back within one `rx` must not pool it
+        bare = not self.features
+        self._reader = FrameReader(self.fd, frame_size=self.mtu + 18, vnet_hdr_len=self._hdr_len) if gro and bare else None
+        self._writer = FrameWriter(self.fd, vnet_hdr_len=self._hdr_len) if gso and bare else None
+        if self._writer is not None:
+            self.features = F_CSUM | F_TSO4 | F_TSO6 | F_USO
 
     def _open(self, name: str | None, vnet_hdr: bool, adopted: bool, vnet_hdr_size: int) -> None:
         if adopted:
@@ -175,6 +185,8 @@ class Tap:
 
     def poll(self, budget: int) -> int:
         """Read up to `budget` frames; see `Link.poll`. Raises LinkDown when the TAP was deleted."""
+        if self._reader is not None:
+            return self._poll_coalesced(self._reader, budget)
         fd = self.fd
         readv = os.readv
         unpack = VNET_HDR.unpack_from
@@ -200,7 +212,7 @@ class Tap:
             if hdr_len:
                 flags, gso_type, _, gso_size, _, _ = unpack(buf.mem)
                 csum = CSUM_UNNECESSARY if flags & VNET_F_CHECKED else CSUM_NONE
-                rx(RxFrame(buf.view[hdr_len:n], gso_type & ~GSO_ECN, gso_size, csum, buf))
+                rx(RxFrame(buf.view[hdr_len:n], gso_type, gso_size, csum, buf))
             else:
                 rx(RxFrame(buf.view[:n], buf=buf))
             if buf.taken != 1:
@@ -216,6 +228,22 @@ class Tap:
             self.rx_end()
         return count
 
+    def _poll_coalesced(self, reader: FrameReader, budget: int) -> int:
+        before = reader.rx_packets
+        try:
+            frames = reader.read(budget)
+        except OSError as failed:
+            self._read_failed(failed)
+            return 0
+        rx = self.rx
+        for frame in frames:
+            rx(frame)
+        if frames:
+            self.rx_end()
+        self.rx_packets = reader.rx_packets
+        self.rx_bytes = reader.rx_bytes
+        return reader.rx_packets - before
+
     def _read_failed(self, failed: OSError) -> None:
         if failed.errno in _GONE:
             raise LinkDown(failed.errno, f"{self.name}: {failed.strerror}") from failed
@@ -224,6 +252,8 @@ class Tap:
 
     def send(self, frames: Sequence[TxFrame]) -> int:
         """Write each frame with one writev; see `Link.send`. Frames the kernel refuses are lost and counted."""
+        if self._writer is not None:
+            return self._send_cut(self._writer, frames)
         fd = self.fd
         writev = os.writev
         hdr_len = self._hdr_len
@@ -256,6 +286,22 @@ class Tap:
         self.tx_packets += taken - lost
         self.tx_bytes += size - (taken - lost) * hdr_len
         return taken
+
+    def _send_cut(self, writer: FrameWriter, frames: Sequence[TxFrame]) -> int:
+        rest = frames
+        while rest:
+            try:
+                taken = writer.write(rest)
+            except OSError as failed:
+                self._write_failed(failed)
+                taken = 1
+            else:
+                self.tx_bytes += sum([frame.length for frame in rest[:taken]])
+            if not taken:
+                break
+            rest = rest[taken:]
+        self.tx_packets = writer.tx_packets
+        return len(frames) - len(rest)
 
     def _write_failed(self, failed: OSError) -> None:
         if failed.errno == errno.EIO or failed.errno in _GONE:
