@@ -1,16 +1,17 @@
-"""The two things virtual time needs of trio that have no public name, kept in this one place.
+"""What virtual time needs of trio that has no public name, kept in this one place.
 
 Which task runs first among several that became runnable together is random in trio; its test suite
 has a private switch for a seeded order (trio 0.22 to 0.35 and later). And a clock that advances a
 simulation has to see whether that made a task runnable; the public statistics say so too, but cost
-microseconds per event.
+microseconds per event. Nor may a clock raise: trio would take it for an error of its own, so an error
+is raised in the main task instead, the way trio delivers KeyboardInterrupt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import trio
 from trio._core import _run
@@ -57,3 +58,15 @@ class World:
         statistics = trio.lowlevel.current_statistics().io_statistics
         waiting: int = statistics.tasks_waiting_read + statistics.tasks_waiting_write
         return waiting > 1
+
+    def interrupt(self, failure: BaseException) -> bool:
+        """Raise `failure` in the main task where it waits; False when that cannot be done."""
+        task = self._runner.main_task
+        if task is None or self._runner.main_task_outcome is not None or task._abort_func is None:
+            return False
+
+        def raise_failure(*_: object) -> NoReturn:
+            raise failure
+
+        task._attempt_abort(raise_failure)
+        return True

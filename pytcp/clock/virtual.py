@@ -117,26 +117,29 @@ class VirtualClock(trio.abc.Clock):
 
     def __init__(self, runtime: VirtualRuntime | None = None) -> None:
         self.runtime = VirtualRuntime() if runtime is None else runtime
-        self.on_failure: Callable[[BaseException], None] | None = None  # instead of raising into trio
+        self.failure: BaseException | None = None  # what ended the run: a deadlock, or an error of a callback
 
     def start_clock(self) -> None:
-        """Virtual time starts where the heap stands."""
+        """A run starts at the time where the heap stands."""
+        self.failure = None
 
     def current_time(self) -> float:
         return self.runtime.heap.now_ns / 1e9
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Advance virtual time until a task is runnable or `deadline` (trio's next, seconds) is reached."""
+        """Advance virtual time until a task is runnable or `deadline` (trio's next, seconds) is reached.
+
+        VirtualDeadlock, and errors of the stack's callbacks, are raised in the program's main task."""
+        world = trio_private.World()
         try:
-            return self._advance(deadline)
+            return self._advance(world, deadline)
         except BaseException as failure:
-            if self.on_failure is None:
+            if self.failure is not None or not world.interrupt(failure):
                 raise
-            self.on_failure(failure)
+            self.failure = failure
             return 0
 
-    def _advance(self, deadline: float) -> float:
-        world = trio_private.World()
+    def _advance(self, world: trio_private.World, deadline: float) -> float:
         if world.waiting_for_idle():
             return math.inf  # wait_all_tasks_blocked: they are
         if world.busy():
@@ -169,31 +172,13 @@ def run(async_fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts, seed: int = 
     seed: of the order in which tasks that become runnable together run.
     Raises VirtualDeadlock when it would hang, and whatever a callback of the stack raised."""
     the_clock = VirtualClock() if clock is None else clock
-    failures: list[BaseException] = []
-
-    async def main() -> T:
-        scope = trio.CancelScope()
-
-        def failed(failure: BaseException) -> None:
-            if failures:  # the tasks would not even be cancelled
-                raise failure
-            failures.append(failure)
-            scope.cancel()
-
-        the_clock.on_failure = failed
-        try:
-            with scope:
-                result = await async_fn(*args)
-        except BaseException as unwound:
-            if failures:
-                raise failures[0] from unwound
-            raise
-        if failures:
-            raise failures[0]
-        return result
-
     with trio_private.deterministic(seed):
         try:
-            return trio.run(main, clock=the_clock)
-        finally:
-            the_clock.on_failure = None
+            result = trio.run(async_fn, *args, clock=the_clock)
+        except BaseException as unwound:
+            if the_clock.failure is None or the_clock.failure is unwound:
+                raise
+            raise the_clock.failure from unwound
+    if the_clock.failure is not None:
+        raise the_clock.failure  # the program caught it and went on
+    return result
