@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import challenge, cwnd, ecn, frto, mtu, pacing, probe0, prr, rack, rate, retransmit, rtt, sack, timers, tlp, tso, xmit
+from . import challenge, cwnd, ecn, frto, mtu, pacing, paws, probe0, prr, rack, rate, retransmit, rtt, sack, timers, tlp, tso, xmit
 from .chrono import BUSY
 from .chrono import stop as chrono_stop
 from .const import (
@@ -80,9 +80,7 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
     prior_fack = sack.highest_sack_seq(sk) if sk.sack_ok else prior_una
 
     if flag & FLAG_UPDATE_TS_RECENT:
-        from .paws import replace_ts_recent
-
-        replace_ts_recent(sk, seg)
+        paws.replace_ts_recent(sk, seg)
 
     if flag & (FLAG_SLOWPATH | FLAG_SND_UNA_ADVANCED) == FLAG_SND_UNA_ADVANCED:
         # header prediction matched: the window is as it was

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from . import delack
 from .const import ACK_NOW, CWR, ECE, SYN
 
 if TYPE_CHECKING:
@@ -66,8 +67,6 @@ def data_ecn_check(sk: Sock, seg: Segment) -> None:
     """Look at the IP ECN bits of a received data segment."""
     if not sk.ecn_flags & OK:
         return
-    from . import delack
-
     bits = seg.tos & 3
     if bits == NOT_ECT:
         # a not-ECT retransmission: the peer's congestion state may be unknown to us

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import undo
+from . import sack, undo
+from .flags import FLAG_DATA_SACKED, FLAG_ORIG_SACK_ACKED, FLAG_SND_UNA_ADVANCED
 
 if TYPE_CHECKING:
     from .sock import Sock
@@ -21,8 +22,6 @@ REXMIT_NEW = 2
 
 def process_loss(sk: Sock, flag: int, num_dupack: int) -> int:
     """One ACK in the Loss state; returns what to send: REXMIT_NONE, _LOST or _NEW."""
-    from .flags import FLAG_DATA_SACKED, FLAG_ORIG_SACK_ACKED, FLAG_SND_UNA_ADVANCED
-
     recovered = sk.snd_una >= sk.high_seq
     if flag & FLAG_SND_UNA_ADVANCED and undo.try_undo_loss(sk, False):
         return REXMIT_NONE
@@ -45,8 +44,6 @@ def process_loss(sk: Sock, flag: int, num_dupack: int) -> int:
         undo.try_undo_recovery(sk)
         return REXMIT_NONE
     if not sk.sack_ok:
-        from . import sack
-
         if sk.snd_nxt > sk.high_seq and num_dupack:
             sack.add_reno_sack(sk, num_dupack, False)
         elif flag & FLAG_SND_UNA_ADVANCED:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import options
+from . import options, retransmit
 
 if TYPE_CHECKING:
     from .sock import Sock
@@ -73,8 +73,6 @@ def reduced(sk: Sock, mtu: int) -> None:
     Everything in flight was too large to arrive, so it is marked lost and sent again at once, without
     a congestion-window cut (linux-sockets §3).
     """
-    from . import retransmit
-
     if sk.pmtu_cookie <= mtu:
         return
     sync_mss(sk, mtu)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from . import timers
+
 if TYPE_CHECKING:
     from .skb import Skb
     from .sock import Sock
@@ -45,8 +47,6 @@ def check(sk: Sock) -> bool:
         return False
     if sk.wstamp_ns <= sk.host.now_ns:
         return False
-    from . import timers
-
     sk.pacing_deadline = sk.wstamp_ns
     timers.touch(sk, sk.wstamp_ns)
     return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from . import ecn
 from .const import CA_CWR, CA_EVENT_COMPLETE_CWR, INFINITE_SSTHRESH
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ def init_cwnd_reduction(sk: Sock) -> None:
     sk.prr_delivered = 0
     sk.prr_out = 0
     sk.snd_ssthresh = sk.ca.ssthresh(sk)
-    from . import ecn
-
     ecn.queue_cwr(sk)
 
 

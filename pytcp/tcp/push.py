@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import tsq
+from . import tsq, xmit
 from .const import FIN, MSG_MORE, MSG_OOB, NAGLE_CORK, NAGLE_OFF, NAGLE_PUSH, PSH
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ def forced_push(sk: Sock) -> bool:
 
 def push(sk: Sock, flags: int, mss_now: int, nonagle: int, size_goal: int) -> None:
     """End of a write: decide whether what was queued goes out now. `flags` are MSG_* bits."""
-    from . import xmit
-
     skb = sk.write_queue.tail
     if skb is None:
         return

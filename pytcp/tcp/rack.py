@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from . import prr, retransmit, timers, tso
 from .const import CA_RECOVERY, LOST, PENDING_REO_TIMEOUT, SACKED_ACKED, SACKED_RETRANS
-from .rtt import min_rtt
 
 if TYPE_CHECKING:
     from .rate import AckSample
@@ -33,7 +33,7 @@ def advance(sk: Sock, sacked: int, end_seq: int, xmit_us: int) -> None:
     """A segment sent at `xmit_us` was delivered: the RACK point may move forward."""
     rtt_us = sk.host.now_ns // 1000 - xmit_us
     # an ACK this soon after a retransmission acknowledges the original
-    if rtt_us < min_rtt(sk) and sacked & SACKED_RETRANS:
+    if rtt_us < sk.min_rtt_us and sacked & SACKED_RETRANS:
         return
     sk.rack_advanced = True
     sk.rack_rtt_us = rtt_us
@@ -49,7 +49,7 @@ def reo_wnd_us(sk: Sock) -> int:
             return 0
         if sk.sacked_out >= sk.reordering and not sk.sysctl.tcp_recovery & NO_DUPTHRESH:
             return 0
-    return min((min_rtt(sk) >> 2) * sk.rack_reo_wnd_steps, sk.srtt_us >> 3)
+    return min((sk.min_rtt_us >> 2) * sk.rack_reo_wnd_steps, sk.srtt_us >> 3)
 
 
 def skb_timeout_us(sk: Sock, skb: Skb, reo_wnd: int) -> int:
@@ -121,8 +121,6 @@ def mark_lost(sk: Sock) -> bool:
     sk.rack_advanced = False
     timeout_us = detect_loss(sk)
     if timeout_us:
-        from . import timers
-
         tick = sk.sysctl.tick_ns
         delay = -(-(timeout_us + TIMEOUT_MIN_US) * 1000 // tick) * tick
         timers.arm_rtx(sk, PENDING_REO_TIMEOUT, min(delay, sk.rto_ns))
@@ -132,8 +130,6 @@ def mark_lost(sk: Sock) -> bool:
 
 def reo_timeout(sk: Sock) -> None:
     """The reordering timer: what waited long enough is lost now."""
-    from . import prr, retransmit, timers
-
     prior_in_flight = sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out
     lost = sk.lost
     detect_loss(sk)
@@ -172,8 +168,6 @@ def newreno_mark_lost(sk: Sock, snd_una_advanced: bool) -> None:
             return
         mss = sk.mss_cache
         if skb.pcount > 1 and skb.length > mss:
-            from . import retransmit, tso
-
             old = skb.pcount
             rest = tso.fragment(sk, skb, mss, mss)
             retransmit.link_fragment(sk, skb, rest, old)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import rtt
-
 if TYPE_CHECKING:
     from .skb import Skb
     from .sock import Sock
@@ -119,7 +117,7 @@ def gen(sk: Sock, delivered: int, lost: int, is_sack_reneg: bool, rs: AckSample)
     ack_us = now_us - rs.prior_us
     rs.rcv_interval_us = ack_us
     rs.interval_us = snd_us if snd_us > ack_us else ack_us
-    if rs.interval_us < rtt.min_rtt(sk):
+    if rs.interval_us < sk.min_rtt_us:
         rs.interval_us = -1
         return
     if not rs.is_app_limited or rs.delivered * sk.rate_interval_us >= sk.rate_delivered * rs.interval_us:

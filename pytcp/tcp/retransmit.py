@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import ecn, frto, mtu, pacing, rack, sack, timers, tso, tsq, undo, xmit
+from . import cwnd, ecn, frto, mtu, pacing, rack, sack, timers, tso, tsq, undo, xmit
 from .const import (
     CA_CWR,
     CA_DISORDER,
@@ -94,9 +94,7 @@ def enter_recovery(sk: Sock, ece_ack: bool) -> None:
     init_undo(sk)
     if sk.ca_state != CA_CWR:
         if not ece_ack:
-            from .cwnd import current_ssthresh
-
-            sk.prior_ssthresh = current_ssthresh(sk)
+            sk.prior_ssthresh = cwnd.current_ssthresh(sk)
         init_cwnd_reduction(sk)
     else:
         sk.high_seq = sk.snd_nxt
@@ -131,9 +129,7 @@ def enter_loss(sk: Sock) -> None:
     new_recovery = sk.ca_state < CA_RECOVERY
     _mark_all_lost(sk)
     if sk.ca_state <= CA_DISORDER or sk.snd_una >= sk.high_seq or (sk.ca_state == CA_LOSS and not sk.retransmits):
-        from .cwnd import current_ssthresh
-
-        sk.prior_ssthresh = current_ssthresh(sk)
+        sk.prior_ssthresh = cwnd.current_ssthresh(sk)
         sk.prior_cwnd = sk.snd_cwnd
         sk.snd_ssthresh = sk.ca.ssthresh(sk)
         sk.ca.cwnd_event(sk, CA_EVENT_LOSS)
@@ -165,17 +161,11 @@ def simple_retransmit(sk: Sock) -> None:
     # the packets were not lost to congestion: the window stays
     if sk.ca_state != CA_LOSS:
         sk.high_seq = sk.snd_nxt
-        sk.snd_ssthresh = max(sk.snd_ssthresh if sk.ca_state in (CA_CWR, CA_RECOVERY) else _current_ssthresh(sk), 2)
+        sk.snd_ssthresh = max(sk.snd_ssthresh if sk.ca_state in (CA_CWR, CA_RECOVERY) else cwnd.current_ssthresh(sk), 2)
         sk.prior_ssthresh = 0
         sk.undo_marker = 0
         set_ca_state(sk, CA_LOSS)
     xmit_retransmit_queue(sk)
-
-
-def _current_ssthresh(sk: Sock) -> int:
-    from .cwnd import current_ssthresh
-
-    return current_ssthresh(sk)
 
 
 def try_keep_open(sk: Sock) -> None:

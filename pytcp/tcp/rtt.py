@@ -58,22 +58,18 @@ class WindowedMin:
         return s[0][1]
 
 
-def min_rtt(sk: Sock) -> int:
-    """Lowest RTT seen in tcp_min_rtt_wlen seconds, us; UNKNOWN before the first sample."""
-    m = sk.rtt_min
-    return UNKNOWN if m is None else int(m.get())
-
-
 def update_rtt_min(sk: Sock, rtt_us: int, maybe_delayed: bool) -> None:
-    """Feed the minimum filter; a sample the peer may have delayed cannot raise the minimum."""
-    if maybe_delayed and rtt_us > min_rtt(sk):
+    """Feed the minimum filter; a sample the peer may have delayed cannot raise the minimum.
+
+    `sk.min_rtt_us` is the lowest RTT of the last tcp_min_rtt_wlen seconds, UNKNOWN before any."""
+    if maybe_delayed and rtt_us > sk.min_rtt_us:
         return
-    now_s_ticks = sk.host.now_ns // sk.sysctl.tick_ns
-    window = sk.sysctl.tcp_min_rtt_wlen * sk.sysctl.hz
+    now = sk.host.now_ns // sk.sysctl.tick_ns
     if sk.rtt_min is None:
-        sk.rtt_min = WindowedMin(now_s_ticks, rtt_us or 1)
+        sk.rtt_min = WindowedMin(now, rtt_us or 1)
+        sk.min_rtt_us = rtt_us or 1
     else:
-        sk.rtt_min.update(window, now_s_ticks, rtt_us or 1)
+        sk.min_rtt_us = sk.rtt_min.update(sk.sysctl.tcp_min_rtt_wlen * sk.sysctl.hz, now, rtt_us or 1)
 
 
 def rtt_estimator(sk: Sock, mrtt_us: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import mtu, rack, rate, tso
+from . import mtu, rack, rate, retransmit, tso
 from .const import CA_LOSS, LOST, RETRANS, SACKED_ACKED, SACKED_RETRANS
 from .seq import unwrap
 from .skb import Skb
@@ -186,8 +186,6 @@ def _match(sk: Sock, skb: Skb, start: int, end: int, mss: int) -> bool | None:
         cut = whole
     if cut >= skb.length:
         return inside
-    from . import retransmit
-
     old = skb.pcount
     rest = tso.fragment(sk, skb, cut, size)
     retransmit.link_fragment(sk, skb, rest, old)

@@ -195,7 +195,7 @@ def check_space(sk: Sock) -> None:
     """Space was freed while a writer waits: grow sndbuf if that is what limits, and wake it."""
     if sk.state == CLOSE or not sk.nospace:
         return
-    if not sk.sndbuf_locked and sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out < sk.snd_cwnd:
+    if not sk.sndbuf_locked and sk.sndbuf < sk.sysctl.tcp_wmem[2] and sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out < sk.snd_cwnd:
         sndbuf_expand(sk)
     if stream_is_writeable(sk):
         sk.nospace = False

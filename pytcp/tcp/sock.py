@@ -114,7 +114,7 @@ class Sock:
         "ca", "ca_state", "snd_cwnd", "snd_cwnd_cnt", "snd_cwnd_clamp", "snd_ssthresh", "snd_cwnd_used", "cwnd_stamp", "max_packets_out", "cwnd_usage_seq",
         "prior_cwnd", "prior_ssthresh", "prr_delivered", "prr_out", "high_seq", "undo_marker", "undo_retrans", "retrans_stamp",
         # --- RTT and RTO (rtt) ---
-        "srtt_us", "mdev_us", "mdev_max_us", "rttvar_us", "rtt_seq", "rto_ns", "rto_min_us", "rto_max_ns", "rtt_min", "backoff", "retransmits",
+        "srtt_us", "mdev_us", "mdev_max_us", "rttvar_us", "rtt_seq", "rto_ns", "rto_min_us", "rto_max_ns", "rtt_min", "min_rtt_us", "backoff", "retransmits",
         # --- RACK, TLP, F-RTO ---
         "rack_mstamp_us", "rack_rtt_us", "rack_end_seq", "rack_advanced", "rack_reo_wnd_steps", "rack_reo_wnd_persist", "rack_dsack_seen",
         "rack_last_delivered", "tlp_high_seq", "tlp_retrans", "frto", "total_rto", "total_rto_recoveries", "total_rto_time_ms", "rto_stamp",
@@ -139,7 +139,7 @@ class Sock:
         # --- options negotiated (handshake) ---
         "tstamp_ok", "sack_ok", "wscale_ok", "ts_recent", "ts_recent_stamp_s", "ts_offset", "rcv_tsval", "rcv_tsecr",
         # --- timers (timers) ---
-        "pending", "rtx_deadline", "keep_deadline", "keep_kind", "heap_when", "probes_out", "probes_tstamp",
+        "pending", "rtx_deadline", "rtx_armed_ns", "rtx_delay_ns", "keep_deadline", "keep_kind", "heap_when", "probes_out", "probes_tstamp",
         "keepopen", "keepalive_time", "keepalive_intvl", "keepalive_probes", "user_timeout_ms", "rcv_tstamp_ns", "syn_retries",
         "lsnd_ack_ns", "linear_timeouts",
         # --- closing (close) ---
@@ -273,6 +273,7 @@ class Sock:
         self.rto_min_us = sysctl.tcp_rto_min_us
         self.rto_max_ns = sysctl.tcp_rto_max_ms * 1_000_000
         self.rtt_min: Any = None  # windowed minimum, made with the first sample
+        self.min_rtt_us = 0xFFFFFFFF  # its value; all ones before the first sample
         self.backoff = 0
         self.retransmits = 0
 
@@ -370,7 +371,9 @@ class Sock:
         self.rcv_tsecr = 0
 
         self.pending = 0
-        self.rtx_deadline = NEVER
+        self.rtx_deadline = NEVER  # lower bound until the heap comes up: see timers.arm_rtx
+        self.rtx_armed_ns = -1
+        self.rtx_delay_ns = 0
         self.keep_deadline = NEVER
         self.keep_kind = 0
         self.heap_when = NEVER

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import close, delack, handshake, keepalive, probe0, rack, retransmit, sack_send, tlp, tsq
+from . import close, delack, handshake, keepalive, probe0, rack, retransmit, rtt, sack_send, tlp, tsq
 from .const import (
     CA_DISORDER,
     CA_LOSS,
@@ -46,10 +46,12 @@ THIN_LINEAR_RETRIES = 6
 
 def expiry(sk: Sock, delay_ns: int) -> int:
     """When a jiffy timer armed now for `delay_ns` fires, absolute ns, by the kernel's timer wheel."""
-    tick = sk.sysctl.tick_ns
-    now = sk.host.now_ns // tick
+    return _wheel(sk.host.now_ns, delay_ns, sk.sysctl.tick_ns)
+
+
+def _wheel(now_ns: int, delay_ns: int, tick: int) -> int:
     ticks = -(-delay_ns // tick)
-    expires = now + ticks
+    expires = now_ns // tick + ticks
     granularity = 1
     start = 63
     while ticks >= start:
@@ -79,7 +81,7 @@ def fire(sk: Sock) -> None:
     if sk.pacing_deadline <= now:
         sk.pacing_deadline = NEVER
         tsq.handler(sk)
-    if sk.rtx_deadline <= now:
+    if sk.rtx_deadline <= now and rtx_expiry(sk) <= now:
         _rtx_timer(sk)
     if sk.keep_deadline <= now:
         sk.keep_deadline = NEVER
@@ -95,6 +97,7 @@ def fire(sk: Sock) -> None:
 def clear_all(sk: Sock) -> None:
     """The connection is over: nothing fires any more."""
     sk.pending = PENDING_NONE
+    sk.rtx_armed_ns = -1
     sk.rtx_deadline = sk.delack_deadline = sk.keep_deadline = sk.compressed_ack_deadline = sk.pacing_deadline = NEVER
 
 
@@ -102,18 +105,33 @@ def clear_all(sk: Sock) -> None:
 
 
 def arm_rtx(sk: Sock, what: int, delay_ns: int) -> None:
-    """(Re)start the retransmission timer as `what`, a PENDING_* value, at most rto_max from now."""
-    delay_ns = min(delay_ns + _pacing_ticks_ns(sk), sk.rto_max_ns)
+    """(Re)start the retransmission timer as `what`, a PENDING_* value, at most rto_max from now.
+
+    Nearly every ACK does this and nearly none of the timers fires, so the wheel's arithmetic waits
+    until the heap comes up: until then rtx_deadline is a lower bound."""
+    if sk.pacing_status:
+        delay_ns += _pacing_ticks_ns(sk)
+    if delay_ns > sk.rto_max_ns:
+        delay_ns = sk.rto_max_ns
     sk.pending = what
-    sk.rtx_deadline = when = expiry(sk, delay_ns)
+    now = sk.host.now_ns
+    sk.rtx_armed_ns = now
+    sk.rtx_delay_ns = delay_ns
+    sk.rtx_deadline = when = now + delay_ns
     if when < sk.heap_when:
         sk.heap_when = when
         sk.host.arm(sk, when)
 
 
+def rtx_expiry(sk: Sock) -> int:
+    """The exact time the running retransmission timer fires, ns (NEVER when it is not running)."""
+    if sk.rtx_armed_ns >= 0:
+        sk.rtx_deadline = _wheel(sk.rtx_armed_ns, sk.rtx_delay_ns, sk.sysctl.tick_ns)
+        sk.rtx_armed_ns = -1
+    return sk.rtx_deadline
+
+
 def _pacing_ticks_ns(sk: Sock) -> int:
-    if not sk.pacing_status:
-        return 0
     ahead = sk.wstamp_ns - sk.host.now_ns
     if ahead <= 0:
         return 0
@@ -128,6 +146,7 @@ def arm_retrans(sk: Sock, delay_ns: int) -> None:
 def clear_rtx(sk: Sock) -> None:
     sk.pending = PENDING_NONE
     sk.rtx_deadline = NEVER
+    sk.rtx_armed_ns = -1
 
 
 def rto_delta_us(sk: Sock) -> int:
@@ -159,6 +178,7 @@ def set_xmit_timer(sk: Sock) -> None:
 def _rtx_timer(sk: Sock) -> None:
     what = sk.pending
     sk.rtx_deadline = NEVER
+    sk.rtx_armed_ns = -1
     if sk.state == CLOSE or sk.state == LISTEN or not what:
         return
     if what == PENDING_REO_TIMEOUT:
@@ -218,8 +238,6 @@ def retransmit_timer(sk: Sock) -> None:
         return
     thin = sk.linear_timeouts or sysctl.tcp_thin_linear_timeouts
     if sk.state not in (SYN_SENT,) and thin and sk.packets_out < 4 and not retransmit.in_initial_slowstart(sk) and sk.retransmits <= THIN_LINEAR_RETRIES:
-        from . import rtt
-
         sk.backoff = 0
         sk.rto_ns = max(sk.rto_min_us * 1000, min(rtt.rto_from_srtt_ns(sk), sk.rto_max_ns))
     elif sk.state != SYN_SENT or sk.total_rto > sysctl.tcp_syn_linear_timeouts:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from . import mtu, retransmit, timers, tso, xmit
 from .const import CA_CWR, CA_OPEN, NAGLE_OFF, PENDING_LOSS_PROBE
+from .flags import FLAG_DATA_SACKED, FLAG_DSACK_TLP, FLAG_NOT_DUP, FLAG_SND_UNA_ADVANCED
 from .rate import AckSample
 
 if TYPE_CHECKING:
@@ -20,8 +22,6 @@ def schedule(sk: Sock, advancing_rto: bool) -> bool:
         return False
     if not sk.packets_out or not sk.sack_ok or sk.sysctl.tcp_early_retrans not in (3, 4):
         return False
-    from . import timers
-
     tick = sk.sysctl.tick_ns
     if sk.srtt_us:
         timeout_us = sk.srtt_us >> 2
@@ -41,8 +41,6 @@ def schedule(sk: Sock, advancing_rto: bool) -> bool:
 
 def send_loss_probe(sk: Sock) -> None:
     """The probe timer fired: new data if the window takes it, else the last segment again."""
-    from . import mtu, retransmit, timers, tso, xmit
-
     # one probe at a time
     if sk.tlp_high_seq:
         timers.rearm_rto(sk)
@@ -84,9 +82,6 @@ def send_loss_probe(sk: Sock) -> None:
 
 def process_ack(sk: Sock, ack: int, flag: int, rs: AckSample) -> None:
     """An ACK arrived while a probe is outstanding: was the original lost or only the probe needless?"""
-    from . import retransmit
-    from .flags import FLAG_DATA_SACKED, FLAG_DSACK_TLP, FLAG_NOT_DUP, FLAG_SND_UNA_ADVANCED
-
     if ack < sk.tlp_high_seq:
         return
     if not sk.tlp_retrans:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .const import ACK, CA_RECOVERY, CWR, FIN, NSEC_PER_MSEC, PSH
-from .rtt import min_rtt
 from .skb import Buffer, Skb
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def autosize(sk: Sock, mss: int, min_tso_segs: int) -> int:
     log = sk.sysctl.tcp_tso_rtt_log
     gso_max = sk.gso_max_size
     if log:
-        r = min_rtt(sk) >> log
+        r = sk.min_rtt_us >> log
         if r < 32:
             size += gso_max >> r
     if size > gso_max:

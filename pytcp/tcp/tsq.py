@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from . import mtu, retransmit, xmit
 from .const import (
     SF_CLOSE_WAIT,
     SF_CLOSING,
@@ -66,8 +67,6 @@ def wfree(sk: Sock, skb: Skb | None, truesize: int) -> None:
 def handler(sk: Sock) -> None:
     """A throttled (or paced) socket may send again: lost data first, then new data."""
     if 1 << sk.state & _SENDING_STATES:
-        from . import mtu, retransmit, xmit
-
         if sk.lost_out > sk.retrans_out and sk.snd_cwnd > sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out:
             retransmit.xmit_retransmit_queue(sk)
         xmit.write_xmit(sk, mtu.current_mss(sk), sk.nonagle, 0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from . import ecn, retransmit, sack
 from .const import CA_LOSS, CA_OPEN, LOST
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ def undo_cwnd_reduction(sk: Sock, unmark_loss: bool) -> None:
         sk.snd_cwnd = sk.ca.undo_cwnd(sk)
         if sk.prior_ssthresh > sk.snd_ssthresh:
             sk.snd_ssthresh = sk.prior_ssthresh
-            from . import ecn
-
             sk.ecn_flags &= ~ecn.QUEUE_CWR
     sk.cwnd_stamp = sk.host.now_ns
     sk.undo_marker = 0
@@ -64,8 +63,6 @@ def any_retrans_done(sk: Sock) -> bool:
 
 def try_undo_recovery(sk: Sock) -> bool:
     """At the end of Recovery or Loss; True when the state must be kept (see above)."""
-    from . import retransmit
-
     if may_undo(sk):
         undo_cwnd_reduction(sk, False)
         if sk.ca_state == CA_LOSS:
@@ -93,8 +90,6 @@ def try_undo_dsack(sk: Sock) -> bool:
 
 def try_undo_loss(sk: Sock, frto_undo: bool) -> bool:
     """Leave the Loss state when the timeout proves spurious."""
-    from . import retransmit
-
     if not frto_undo and not may_undo(sk):
         return False
     undo_cwnd_reduction(sk, True)
@@ -112,8 +107,6 @@ def try_undo_loss(sk: Sock, frto_undo: bool) -> bool:
 
 def try_undo_partial(sk: Sock, prior_snd_una: int) -> bool:
     """A partial ACK in Recovery: if the original was only delayed, undo (RFC 4015)."""
-    from . import retransmit, sack
-
     if not sk.undo_marker or not packet_delayed(sk):
         return False
     # the hole was filled by the original: that is reordering

@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from . import cwnd, delack, mtu, options, pacing, rate, rwnd, timers, tlp, tso, tsq
+from . import cwnd, delack, mtu, options, pacing, rate, retransmit, rwnd, sendmsg, timers, tlp, tso, tsq
 from .chrono import BUSY, RWND_LIMITED
 from .chrono import start as chrono_start
 from .chrono import stop as chrono_stop
@@ -112,8 +112,6 @@ def transmit_skb(sk: Sock, skb: Skb) -> int:
         skb.in_host -= 1
         if error > 0:
             # local congestion: the host dropped it, as if the network had
-            from . import retransmit
-
             retransmit.enter_cwr(sk)
         return error
     if sk.pacing_status:
@@ -175,8 +173,6 @@ def send_urgent_probe(sk: Sock, seq: int) -> None:
 
 def new_data_sent(sk: Sock, skb: Skb) -> None:
     """`skb` has just left for the first time: move it to the retransmit queue."""
-    from . import sendmsg
-
     prior_packets = sk.packets_out
     sk.snd_nxt = skb.end_seq
     sk.write_queue.remove(skb)
@@ -345,8 +341,6 @@ def data_snd_check(sk: Sock) -> None:
     if sk.write_queue.head is not None:
         push_pending_frames(sk, mtu.current_mss(sk), sk.nonagle)
     if sk.nospace:
-        from . import sendmsg
-
         sendmsg.check_space(sk)
 
 
