@@ -1,0 +1,317 @@
+"""The real-time runtime under trio, on links made of socket pairs. Nothing here asserts on speed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+import trio
+
+from pytcp.clock.real import RealRuntime
+from pytcp.link.frame import LinkDown, RxFrame, TxFrame
+
+MS = 1_000_000
+
+
+class SocketLink:
+    """A link over one end of a datagram socket pair."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self.name = "pair"
+        self.mac = b""
+        self.mtu = 1500
+        self.features = 0
+        self.gso_max_size = 65536
+        self.rx: Callable[[RxFrame], None] = lambda frame: None
+        self.rx_end: Callable[[], None] = lambda: None
+        self.gone = False
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def poll(self, budget: int) -> int:
+        if self.gone:
+            raise LinkDown(77, "pair: gone")
+        count = 0
+        while count < budget:
+            try:
+                data = self.sock.recv(2048)
+            except BlockingIOError:
+                break
+            self.rx(RxFrame(memoryview(data)))
+            count += 1
+        if count:
+            self.rx_end()
+        return count
+
+    def send(self, frames: Sequence[TxFrame]) -> int:
+        raise AssertionError("not used")
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+@pytest.fixture
+def pair() -> object:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    yield SocketLink(ours), theirs
+    ours.close()
+    theirs.close()
+
+
+async def with_runtime(runtime: RealRuntime, body: Callable[[trio.Nursery], object]) -> None:
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(runtime.run)
+            await body(nursery)  # type: ignore[misc]
+            nursery.cancel_scope.cancel()
+
+
+def test_a_frame_that_arrives_is_handed_up_and_the_batch_is_closed_once(pair: tuple[SocketLink, socket.socket]) -> None:
+    link, peer = pair
+    runtime = RealRuntime()
+    log: list[bytes] = []
+    ended = trio.Event()
+    link.rx = lambda frame: log.append(bytes(frame.data))
+
+    def rx_end() -> None:
+        log.append(b"end")
+        ended.set()
+
+    link.rx_end = rx_end
+    runtime.add_link(link)
+    peer.send(b"one")
+    peer.send(b"two")
+
+    async def body(_: trio.Nursery) -> None:
+        await ended.wait()
+
+    trio.run(with_runtime, runtime, body)
+    assert log == [b"one", b"two", b"end"]
+
+
+def test_a_link_may_be_added_while_running_and_is_left_alone_once_removed(pair: tuple[SocketLink, socket.socket]) -> None:
+    link, peer = pair
+    runtime = RealRuntime()
+    got = trio.Event()
+    frames: list[bytes] = []
+
+    def rx(frame: RxFrame) -> None:
+        frames.append(bytes(frame.data))
+        got.set()
+
+    link.rx = rx
+
+    async def body(_: trio.Nursery) -> None:
+        runtime.add_link(link)
+        peer.send(b"heard")
+        await got.wait()
+        runtime.remove_link(link)
+        peer.send(b"unheard")
+        runtime.kick()
+        await trio.sleep(0.01)
+
+    trio.run(with_runtime, runtime, body)
+    assert frames == [b"heard"]
+    assert link.sock.recv(100) == b"unheard"
+
+
+def test_timers_run_at_or_after_their_time_and_in_order() -> None:
+    runtime = RealRuntime()
+    lateness: list[int] = []
+    order: list[int] = []
+    done = trio.Event()
+
+    def set_timer(when_ns: int, number: int) -> None:
+        def fire() -> None:
+            lateness.append(time.monotonic_ns() - when_ns)
+            order.append(number)
+            if len(order) == 3:
+                done.set()
+
+        runtime.heap.call_at(when_ns, fire)
+
+    async def body(_: trio.Nursery) -> None:
+        start = runtime.now()
+        set_timer(start + 3 * MS, 2)
+        set_timer(start + 1 * MS, 0)
+        set_timer(start + 2 * MS, 1)
+        await done.wait()
+
+    trio.run(with_runtime, runtime, body)
+    assert order == [0, 1, 2]
+    assert min(lateness) >= 0
+
+
+def test_a_timer_set_by_a_timer_is_kept_although_deadlines_are_looked_at_once_per_burst() -> None:
+    runtime = RealRuntime()
+    done = trio.Event()
+
+    def first() -> None:
+        runtime.heap.call_later(MS, done.set)
+
+    async def body(_: trio.Nursery) -> None:
+        runtime.heap.call_later(MS, first)
+        await done.wait()
+
+    trio.run(with_runtime, runtime, body)
+    assert done.is_set()
+
+
+def test_a_timer_set_before_the_run_started_is_kept() -> None:
+    runtime = RealRuntime()
+    done = trio.Event()
+    runtime.heap.call_later(MS, done.set)
+
+    async def body(_: trio.Nursery) -> None:
+        await done.wait()
+
+    trio.run(with_runtime, runtime, body)
+
+
+def test_many_kicks_from_a_program_are_one_pass_and_none_runs_inside_the_call() -> None:
+    runtime = RealRuntime()
+    counts: list[int] = []
+
+    async def body(_: trio.Nursery) -> None:
+        await trio.sleep(0.01)
+        before = runtime.passes
+        for _i in range(100):
+            runtime.kick()
+        counts.append(runtime.passes - before)
+        await trio.sleep(0.01)
+        counts.append(runtime.passes - before)
+
+    trio.run(with_runtime, runtime, body)
+    assert counts == [0, 1]
+
+
+def test_a_kick_before_the_run_is_answered_by_its_first_pass() -> None:
+    runtime = RealRuntime()
+    passes: list[int] = []
+    runtime.kick()
+
+    async def body(_: trio.Nursery) -> None:
+        await trio.sleep(0.01)
+        passes.append(runtime.passes)
+
+    trio.run(with_runtime, runtime, body)
+    assert passes[0] >= 1
+
+
+def test_an_event_due_now_set_by_a_program_or_at_the_end_of_a_pass_gets_a_pass() -> None:
+    runtime = RealRuntime()
+    order: list[str] = []
+    done = trio.Event()
+
+    def finish() -> None:
+        order.append("completion")
+        done.set()
+
+    def after() -> None:
+        if order == ["timer"]:
+            order.append("flush")
+            runtime.heap.call_later(0, finish)
+
+    async def body(_: trio.Nursery) -> None:
+        runtime.after_pass.append(after)
+        runtime.now()
+        runtime.heap.call_later(0, lambda: order.append("timer"))
+        await done.wait()
+
+    trio.run(with_runtime, runtime, body)
+    assert order == ["timer", "flush", "completion"]
+
+
+def test_a_link_that_never_runs_dry_does_not_starve_program_tasks(pair: tuple[SocketLink, socket.socket]) -> None:
+    link, _peer = pair
+    runtime = RealRuntime()
+    link.poll = lambda budget: budget  # type: ignore[method-assign]  # always as many frames as it may
+    runtime.add_link(link)
+    turns: list[int] = []
+
+    async def body(_: trio.Nursery) -> None:
+        runtime.kick()
+        for _i in range(50):
+            await trio.lowlevel.checkpoint()
+            turns.append(runtime.passes)
+
+    trio.run(with_runtime, runtime, body)
+    assert len(turns) == 50
+    assert turns[-1] - turns[0] >= 49  # passes and program take turns
+
+
+def test_kicks_without_end_do_not_starve_program_tasks() -> None:
+    runtime = RealRuntime(burst=4)
+    turns: list[int] = []
+
+    async def body(_: trio.Nursery) -> None:
+        runtime.after_pass.append(runtime.kick)
+        runtime.kick()
+        for _i in range(10):
+            await trio.lowlevel.checkpoint()
+            turns.append(runtime.passes)
+        runtime.after_pass.clear()
+
+    trio.run(with_runtime, runtime, body)
+    assert 0 < turns[-1] - turns[0] <= 4 * 10
+
+
+def test_a_device_that_vanished_is_dropped_and_reported_and_the_rest_goes_on(pair: tuple[SocketLink, socket.socket]) -> None:
+    link, peer = pair
+    runtime = RealRuntime()
+    down: list[tuple[object, int | None]] = []
+    runtime.link_down.append(lambda which, error: down.append((which, error.errno)))
+    runtime.add_link(link)
+    fired = trio.Event()
+
+    async def body(_: trio.Nursery) -> None:
+        link.gone = True
+        peer.send(b"wake")
+        await trio.sleep(0.01)
+        runtime.heap.call_later(MS, fired.set)
+        await fired.wait()
+
+    trio.run(with_runtime, runtime, body)
+    assert down == [(link, 77)]
+    assert runtime.links == []
+
+
+def test_an_error_in_a_callback_ends_the_run_with_that_error() -> None:
+    runtime = RealRuntime()
+
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    async def body(_: trio.Nursery) -> None:
+        runtime.now()
+        runtime.heap.call_later(0, broken)
+        await trio.sleep_forever()
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        trio.run(with_runtime, runtime, body)
+    assert caught.value.subgroup(ZeroDivisionError) is not None
+
+
+def test_the_runtime_runs_once_at_a_time_and_again_after_it_was_cancelled() -> None:
+    runtime = RealRuntime()
+    fired: list[int] = []
+
+    async def body(_: trio.Nursery) -> None:
+        with pytest.raises(RuntimeError, match="already running"):
+            await runtime.run()
+        event = trio.Event()
+        runtime.heap.call_later(MS, event.set)
+        await event.wait()
+        fired.append(1)
+
+    before = len(os.listdir("/proc/self/fd"))
+    trio.run(with_runtime, runtime, body)
+    trio.run(with_runtime, runtime, body)
+    assert fired == [1, 1]
+    assert len(os.listdir("/proc/self/fd")) == before
