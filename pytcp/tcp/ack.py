@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import challenge, cwnd, ecn, frto, mtu, pacing, paws, probe0, prr, rack, rate, retransmit, rtt, sack, timers, tlp, tso, xmit
+from . import challenge, cwnd, ecn, frto, mtu, pacing, paws, probe0, prr, rack, rate, retransmit, rtt, sack, timers, tlp, tso
 from .chrono import BUSY
 from .chrono import stop as chrono_stop
 from .const import (
@@ -54,6 +54,10 @@ if TYPE_CHECKING:
 __all__ = ["FLAG_DATA", "FLAG_NO_CHALLENGE_ACK", "FLAG_SLOWPATH", "FLAG_UPDATE_TS_RECENT", "tcp_ack"]
 
 
+# tcp_ack never nests: one sample serves every ACK of the process
+_sample = AckSample()
+
+
 def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
     """Process SEG.ACK. 1: acceptable; 0: old but harmless; -1: unacceptable, answered, drop it.
 
@@ -65,7 +69,8 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
     prior_packets = sk.packets_out
     prior_delivered = sk.delivered
     prior_lost = sk.lost
-    rs = AckSample(prior_packets - sk.sacked_out - sk.lost_out + sk.retrans_out)
+    rs = _sample
+    rs.begin(prior_packets - sk.sacked_out - sk.lost_out + sk.retrans_out)
 
     if ack <= prior_una:
         if ack < prior_una:
@@ -77,7 +82,7 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
     else:
         flag |= FLAG_SND_UNA_ADVANCED
         sk.retransmits = 0
-    prior_fack = sack.highest_sack_seq(sk) if sk.sack_ok else prior_una
+    prior_fack = sack.highest_sack_seq(sk) if sk.sacked_out and sk.sack_ok else prior_una
 
     if flag & FLAG_UPDATE_TS_RECENT:
         paws.replace_ts_recent(sk, seg)
@@ -113,7 +118,8 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
         return 1
 
     flag = _clean_rtx_queue(sk, prior_fack, prior_una, flag, rs)
-    rack.update_reo_wnd(sk, rs)
+    if sk.rack_dsack_seen or not sk.rack_reo_wnd_persist:
+        rack.update_reo_wnd(sk, rs)
     if sk.tlp_high_seq:
         tlp.process_ack(sk, ack, flag, rs)
     rexmit = frto.REXMIT_NONE
@@ -186,6 +192,7 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, rs: A
     now_us = host.now_ns // 1000
     una = sk.snd_una
     queue = sk.rtx_queue
+    tsorted = sk.tsorted
     sack_ok = sk.sack_ok
     prior_sacked = sk.sacked_out
     first_us = 0
@@ -225,7 +232,15 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, rs: A
             sk.sacked_out -= acked
         elif sack_ok:
             sk.delivered += acked
-            if not _spurious_retrans(sk, sacked):
+            if not sacked:
+                # rack.advance for a segment sent once
+                sk.rack_advanced = True
+                sk.rack_rtt_us = now_us - tx_us
+                mstamp = sk.rack_mstamp_us
+                if tx_us > mstamp or (tx_us == mstamp and skb.end_seq > sk.rack_end_seq):
+                    sk.rack_mstamp_us = tx_us
+                    sk.rack_end_seq = skb.end_seq
+            elif not _spurious_retrans(sk, sacked):
                 rack.advance(sk, sacked, skb.end_seq, tx_us)
         if sacked & LOST:
             sk.lost_out -= acked
@@ -240,8 +255,23 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, rs: A
         if not fully_acked:
             break
         nxt = skb.next
-        retransmit.unlink_rtx(sk, skb)
-        xmit.free_skb(sk, skb)
+        # unlink_rtx for the head of the queue
+        if sk.retransmit_hint is skb:
+            sk.retransmit_hint = nxt
+        if sk.highest_sack is skb:
+            sk.highest_sack = nxt
+        if skb.tprev is not None or tsorted.head is skb:
+            tsorted.remove(skb)
+        queue.head = nxt
+        if nxt is None:
+            queue.tail = None
+        else:
+            nxt.prev = None
+            skb.next = None
+        queue.qlen -= 1
+        sk.wmem_queued -= skb.truesize
+        if skb.slabs:
+            skb.free_slabs()
         skb = nxt
     if queue.head is None:
         chrono_stop(sk, BUSY)
@@ -269,7 +299,11 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, rs: A
     if seq_rtt < 0 and sack_rtt < 0 and flag & FLAG_ACKED and sk.tstamp_ok and sk.rcv_tsecr:
         # only retransmitted data was acknowledged: the timestamp echo tells what Karn's rule forbids
         seq_rtt = ca_rtt = rtt.tsecr_rtt_us(sk)
-    updated = rtt.ack_update_rtt(sk, bool(flag & FLAG_ACK_MAYBE_DELAYED), seq_rtt, sack_rtt, ca_rtt)
+    if seq_rtt < 0:
+        seq_rtt = sack_rtt
+    updated = seq_rtt >= 0
+    if updated:
+        rtt.sample(sk, bool(flag & FLAG_ACK_MAYBE_DELAYED), seq_rtt, ca_rtt)
 
     if flag & FLAG_ACKED:
         flag |= FLAG_SET_XMIT_TIMER

@@ -101,7 +101,10 @@ def write_wakeup(sk: Sock) -> bool:
         skb.flags |= PSH
         if xmit.transmit_skb(sk, skb):
             return False
+        had_packets = sk.packets_out
         xmit.new_data_sent(sk, skb)
+        if not had_packets:
+            timers.rearm_rto(sk)
         return True
     if sk.snd_una + 1 <= sk.snd_up <= sk.snd_una + 0xFFFF:
         _dataless(sk, sk.snd_una, True)

@@ -42,27 +42,31 @@ class AckSample:
         "last_tx_ns",
     )
 
-    def __init__(self, prior_in_flight: int) -> None:
-        self.prior_delivered = 0
-        self.prior_us = 0
+    def __init__(self) -> None:
         self.delivered = 0
         self.delivered_ce = 0
         self.interval_us = -1
         self.snd_interval_us = 0
         self.rcv_interval_us = 0
-        self.rtt_us = -1
         self.losses = 0
         self.acked_sacked = 0
-        self.prior_in_flight = prior_in_flight
         self.last_end_seq = 0
         self.is_app_limited = False
         self.is_retrans = False
+        self.last_sackt_us = 0
+        self.last_tx_ns = 0
+        self.begin(0)
+
+    def begin(self, prior_in_flight: int) -> None:
+        """Forget the last ACK. Fields that the rooms always set before reading are left alone."""
+        self.prior_in_flight = prior_in_flight
+        self.prior_delivered = 0
+        self.prior_us = 0
+        self.rtt_us = -1
         self.is_ack_delayed = False
         self.first_sackt_us = 0
-        self.last_sackt_us = 0
         self.reord = NO_REORDER
         self.sack_delivered = 0
-        self.last_tx_ns = 0
 
 
 def skb_sent(sk: Sock, skb: Skb) -> None:

@@ -117,21 +117,18 @@ def set_rto(sk: Sock) -> None:
     sk.rto_ns = min(rto_from_srtt_ns(sk), sk.rto_max_ns)
 
 
-def ack_update_rtt(sk: Sock, maybe_delayed: bool, seq_rtt_us: int, sack_rtt_us: int, ca_rtt_us: int) -> bool:
-    """Apply the best sample an ACK offers; returns whether there was one. -1 = no such sample.
+def sample(sk: Sock, maybe_delayed: bool, seq_rtt_us: int, ca_rtt_us: int) -> None:
+    """Apply the RTT sample of an ACK, us; `ca_rtt_us` (-1: none) feeds the minimum.
 
-    Precedence: cumulatively acknowledged data (or, where only retransmitted data was acknowledged,
-    the timestamp echo in its place, RFC 7323 §4.3), then SACKed data.
+    The caller chose it: never-retransmitted cumulatively acknowledged data, else SACKed data, else
+    the timestamp echo where only retransmitted data was acknowledged (RFC 7323 §4.3).
     """
-    if seq_rtt_us < 0:
-        seq_rtt_us = sack_rtt_us
-    if seq_rtt_us < 0:
-        return False
     update_rtt_min(sk, ca_rtt_us if ca_rtt_us >= 0 else seq_rtt_us, maybe_delayed)
     rtt_estimator(sk, seq_rtt_us)
-    set_rto(sk)
+    tick = sk.sysctl.tick_ns
+    rto = -(-((sk.srtt_us >> 3) + sk.rttvar_us) * 1000 // tick) * tick
+    sk.rto_ns = rto if rto < sk.rto_max_ns else sk.rto_max_ns
     sk.backoff = 0
-    return True
 
 
 def tsecr_rtt_us(sk: Sock) -> int:

@@ -22,20 +22,14 @@ def schedule(sk: Sock, advancing_rto: bool) -> bool:
         return False
     if not sk.packets_out or not sk.sack_ok or sk.sysctl.tcp_early_retrans not in (3, 4):
         return False
-    tick = sk.sysctl.tick_ns
     if sk.srtt_us:
-        timeout_us = sk.srtt_us >> 2
-        # one segment alone may be waiting for the peer's delayed ACK
-        timeout_us += sk.rto_min_us if sk.packets_out == 1 else 2000
-        timeout_ns = -(-timeout_us * 1000 // tick) * tick
+        # two round trips; one segment alone may be waiting for the peer's delayed ACK
+        timeout_us = (sk.srtt_us >> 2) + (sk.rto_min_us if sk.packets_out == 1 else 2000)
     else:
-        timeout_ns = 1_000_000_000
+        timeout_us = 1_000_000
     rto_us = sk.rto_ns // 1000 if advancing_rto else timers.rto_delta_us(sk)
-    if rto_us > 0:
-        limit = -(-rto_us * 1000 // tick) * tick
-        if timeout_ns > limit:
-            timeout_ns = limit
-    timers.arm_rtx(sk, PENDING_LOSS_PROBE, timeout_ns)
+    # the wheel rounds to ticks, so there is no need to do it here
+    timers.arm_rtx(sk, PENDING_LOSS_PROBE, (rto_us if 0 < rto_us < timeout_us else timeout_us) * 1000)
     return True
 
 

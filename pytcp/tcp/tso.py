@@ -23,11 +23,12 @@ DEFER_CWND_LIMITED = 2
 DEFER_RWND_LIMITED = 3
 
 
-def autosize(sk: Sock, mss: int, min_tso_segs: int) -> int:
-    """Segments one burst may have at the current pacing rate."""
+def tso_segs(sk: Sock, mss: int) -> int:
+    """Segments one burst may have at the current pacing rate (max_segs of this call of write_xmit)."""
+    sysctl = sk.sysctl
     size = sk.pacing_rate >> sk.pacing_shift
-    log = sk.sysctl.tcp_tso_rtt_log
     gso_max = sk.gso_max_size
+    log = sysctl.tcp_tso_rtt_log
     if log:
         r = sk.min_rtt_us >> log
         if r < 32:
@@ -35,13 +36,9 @@ def autosize(sk: Sock, mss: int, min_tso_segs: int) -> int:
     if size > gso_max:
         size = gso_max
     segs = size // mss
-    return segs if segs > min_tso_segs else min_tso_segs
-
-
-def tso_segs(sk: Sock, mss: int) -> int:
-    """max_segs of this call of write_xmit."""
-    floor = sk.ca.min_tso_segs(sk) or sk.sysctl.tcp_min_tso_segs
-    segs = autosize(sk, mss, floor)
+    floor = sk.ca.min_tso_segs(sk) if sk.ca.has_min_tso_segs else sysctl.tcp_min_tso_segs
+    if segs < floor:
+        segs = floor
     return segs if segs < sk.gso_max_segs else sk.gso_max_segs
 
 

@@ -173,15 +173,19 @@ def send_urgent_probe(sk: Sock, seq: int) -> None:
 
 def new_data_sent(sk: Sock, skb: Skb) -> None:
     """`skb` has just left for the first time: move it to the retransmit queue."""
-    prior_packets = sk.packets_out
     sk.snd_nxt = skb.end_seq
-    sk.write_queue.remove(skb)
+    queue = sk.write_queue
+    nxt = skb.next
+    queue.head = nxt
+    if nxt is None:
+        queue.tail = None
+    else:
+        nxt.prev = None
+    queue.qlen -= 1
     sk.rtx_queue.append(skb)
     if sk.highest_sack is None:
         sk.highest_sack = skb
-    sk.packets_out = prior_packets + skb.pcount
-    if not prior_packets or sk.pending == PENDING_LOSS_PROBE:
-        timers.rearm_rto(sk)
+    sk.packets_out += skb.pcount
     sk.mib.TCPOrigDataSent += skb.pcount
     if sk.nospace:
         sendmsg.check_space(sk)
@@ -246,6 +250,7 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
     rwnd_limited = False
     cwnd_limited = False
     max_segs = tso.tso_segs(sk, mss)
+    had_packets = sk.packets_out
     while True:
         skb = queue.head
         if skb is None:
@@ -317,8 +322,10 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
     if sent:
         if sk.ca_state == CA_RECOVERY or sk.ca_state == CA_CWR:
             sk.prr_out += sent
-        if push_one != 2:
-            tlp.schedule(sk, False)
+        # the probe timer replaces the RTO where it makes sense; else the RTO runs from here if this
+        # is the first data in flight, or takes over from a probe timer that no longer applies
+        if (push_one == 2 or not tlp.schedule(sk, False)) and (not had_packets or sk.pending == PENDING_LOSS_PROBE):
+            timers.rearm_rto(sk)
         return False
     return not sk.packets_out and queue.head is not None
 

@@ -23,6 +23,7 @@ class CongestionControl:
     name = ""
     needs_ecn = False
     has_cong_control = False  # cong_control() replaces PRR and cong_avoid()
+    has_min_tso_segs = False  # min_tso_segs() replaces the sysctl
     sndbuf_factor = 2  # sndbuf in congestion windows
     restricted = False  # not offered to every program by default
 
@@ -63,8 +64,8 @@ class CongestionControl:
         """The whole answer to an ACK, if `has_cong_control`."""
 
     def min_tso_segs(self, sk: Sock) -> int:
-        """Smallest burst; 0 = the sysctl."""
-        return 0
+        """Smallest burst, packets, if `has_min_tso_segs`."""
+        return sk.sysctl.tcp_min_tso_segs
 
     def info(self, sk: Sock) -> dict[str, int]:
         """What `ss -i` shows beside the common fields."""
