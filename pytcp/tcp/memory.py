@@ -1,0 +1,375 @@
+"""Receive memory: what queued segments cost, and what is done when the buffer is full (linux-tcp §7.6, §14).
+
+Payload is counted by the memory it pins in the modelled kernel (truesize), because windows are computed
+from that. Adjacent segments are merged: a merged one costs its truesize less its sk_buff (256), or
+nothing if its bytes fit behind the last ones; 17 of them fit one skb, whose memory comes back only when
+all of it has been read. Memory is taken from the host in pages: a segment that needs a new page leaves
+the fast path, as in Linux (it shows in TCPHPHits).
+
+A full buffer is pruned in stages: grow it to what is used (autotuned sockets), copy sparse skbs together,
+drop the newest out-of-order data; then the segment is refused. Counters: TCPRcvCoalesce, TCPRcvCollapsed,
+PruneCalled, RcvPruned, OfoPruned. Not modelled: tcp_mem, the limit over all sockets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import rwnd, sack_send
+
+if TYPE_CHECKING:
+    from pytcp.wire.tcp import Segment
+
+    from .sock import Sock
+
+PAGE = 4096
+SKB_SIZE = 256  # sizeof(struct sk_buff), aligned
+SHARED_INFO = 320
+OVERHEAD = SKB_SIZE + SHARED_INFO
+MAX_FRAGS = 17
+COLLAPSE_MAX = PAGE - SHARED_INFO  # payload of one collapsed skb: one page
+FRAG_PAGE = 32768  # largest piece of a paged super-segment
+
+# payload from this size on is kept as a view of the device's buffer, smaller is copied out of it
+KEEP_VIEW = 4096
+
+
+class RxChunk:
+    """One received skb: a run of adjacent payloads. Sequence numbers are unwrapped; a FIN counts in end_seq."""
+
+    __slots__ = ("seq", "end_seq", "length", "fin", "truesize", "nr_frags", "tail_room", "paged", "locked", "parts")
+
+    def __init__(self, seg: Segment) -> None:
+        self.seq = seg.seq
+        self.end_seq = seg.end_seq
+        length = seg.length
+        self.length = length
+        self.fin = seg.flags & 1
+        truesize = seg.truesize
+        self.truesize = truesize
+        room = rwnd.tail_room(seg)
+        if room >= 0:
+            self.nr_frags = 0
+            self.tail_room = room
+            self.paged = False
+        else:
+            self.nr_frags = (truesize - rwnd.PAGED_HEAD + FRAG_PAGE - 1) // FRAG_PAGE
+            self.tail_room = 0
+            self.paged = True
+        self.locked = False  # its head cannot be lent to another skb
+        # (buffer, RxBuf to give back or None), in order; bytes before copied_seq may be among them
+        self.parts: list[tuple[Any, Any]] = [keep_payload(seg)] if length else []
+
+    def release(self) -> None:
+        """Give device buffers back."""
+        for _, rx in self.parts:
+            if rx is not None:
+                rx.release()
+        self.parts = []
+
+    def copy_range(self, start: int, end: int) -> bytes:
+        """Payload bytes of sequence numbers [start, end)."""
+        out = []
+        at = self.seq
+        for buf, _ in self.parts:
+            size = len(buf)
+            if at + size > start and at < end:
+                out.append(buf[max(start - at, 0) : end - at])
+            at += size
+        return b"".join(out)
+
+    def __repr__(self) -> str:
+        return f"<RxChunk {self.seq}:{self.end_seq} truesize {self.truesize} frags {self.nr_frags}>"
+
+
+def keep_payload(seg: Segment) -> tuple[Any, Any]:
+    """The payload in a form that may outlive the call, and the device buffer it pins (or None)."""
+    rx = seg.rx
+    if rx is None:
+        return seg.payload, None
+    if seg.length < KEEP_VIEW:
+        return bytes(seg.payload), None
+    rx.taken += 1
+    return seg.payload, rx
+
+
+# ---------------------------------------------------------------- accounting
+
+
+def charge(sk: Sock, size: int) -> None:
+    sk.rmem_alloc += size
+    sk.forward_alloc -= size
+
+
+def uncharge(sk: Sock, size: int) -> None:
+    """Memory is free again; whole pages go back to the host."""
+    sk.rmem_alloc -= size
+    left = sk.forward_alloc + size
+    sk.forward_alloc = left % PAGE if left >= PAGE else left
+
+
+def reserve(sk: Sock, size: int) -> None:
+    """Take pages from the host until `size` more bytes can be charged."""
+    missing = size - sk.forward_alloc
+    if missing > 0:
+        sk.forward_alloc += -(-missing // PAGE) * PAGE
+
+
+def free_chunk(sk: Sock, chunk: RxChunk) -> None:
+    uncharge(sk, chunk.truesize)
+    for _, rx in chunk.parts:
+        if rx is not None:
+            rx.release()
+    chunk.parts = []
+
+
+def can_ingest(sk: Sock) -> bool:
+    """One skb may overshoot the buffer; none is taken on top of that."""
+    return sk.rmem_alloc <= sk.rcvbuf
+
+
+def try_rmem_schedule(sk: Sock, seg: Segment) -> bool:
+    """Whether there is memory for `seg`, after pruning if need be; pages for it are reserved."""
+    if sk.rmem_alloc > sk.rcvbuf and not prune_queue(sk, seg):
+        return False
+    reserve(sk, seg.truesize)
+    return True
+
+
+# ---------------------------------------------------------------- merging
+
+
+def coalesce_segment(sk: Sock, to: RxChunk, seg: Segment) -> bool:
+    """Merge a segment into the chunk right before it; False if it must stand alone."""
+    if to.end_seq != seg.seq:
+        return False
+    length = seg.length
+    if length <= to.tail_room:
+        to.tail_room -= length
+    else:
+        room = rwnd.tail_room(seg)
+        if room >= 0:
+            if to.nr_frags >= MAX_FRAGS:
+                return False
+            to.nr_frags += 1
+            delta = seg.truesize - SKB_SIZE
+        else:
+            delta = seg.truesize - rwnd.PAGED_HEAD
+            frags = to.nr_frags + (delta + FRAG_PAGE - 1) // FRAG_PAGE
+            if frags > MAX_FRAGS:
+                return False
+            to.nr_frags = frags
+        to.tail_room = 0
+        to.truesize += delta
+        sk.rmem_alloc += delta
+        sk.forward_alloc -= delta
+    if length:
+        to.parts.append(keep_payload(seg))
+        to.length += length
+    to.end_seq = seg.end_seq
+    to.fin |= seg.flags & 1
+    sk.mib.TCPRcvCoalesce += 1
+    return True
+
+
+def coalesce_chunk(sk: Sock, to: RxChunk, chunk: RxChunk) -> bool:
+    """The same for a chunk that was queued already (it keeps its own charge: the caller frees it)."""
+    if to.end_seq != chunk.seq:
+        return False
+    if chunk.length <= to.tail_room:
+        to.tail_room -= chunk.length
+    else:
+        frags = to.nr_frags + chunk.nr_frags
+        if chunk.paged:
+            if frags > MAX_FRAGS:
+                return False
+            delta = chunk.truesize - rwnd.PAGED_HEAD
+        else:
+            if frags >= MAX_FRAGS or chunk.locked:
+                return False
+            frags += 1
+            delta = chunk.truesize - SKB_SIZE
+        to.nr_frags = frags
+        to.tail_room = 0
+        to.truesize += delta
+        charge(sk, delta)
+    to.parts += chunk.parts
+    chunk.parts = []
+    to.length += chunk.length
+    to.end_seq = chunk.end_seq
+    to.fin |= chunk.fin
+    sk.mib.TCPRcvCoalesce += 1
+    return True
+
+
+# ---------------------------------------------------------------- a full buffer
+
+
+def prune_queue(sk: Sock, seg: Segment) -> bool:
+    """Make room for `seg` by every means but dropping what is in order; whether it may come in."""
+    sk.mib.PruneCalled += 1
+    if sk.rmem_alloc >= sk.rcvbuf:
+        clamp_window(sk)
+    if can_ingest(sk):
+        return True
+    collapse_ofo_queue(sk)
+    if sk.receive_queue:
+        sk.receive_queue = collapse(sk, sk.receive_queue, sk.copied_seq, sk.rcv_nxt)
+    if can_ingest(sk):
+        return True
+    prune_ofo_queue(sk, seg)
+    if can_ingest(sk):
+        return True
+    # the peer overruns every window: the caller drops the segment in silence
+    sk.mib.RcvPruned += 1
+    sk.pred = False
+    return False
+
+
+def clamp_window(sk: Sock) -> None:
+    """The buffer is overrun: let an autotuned one grow to what is used, else close the window fast."""
+    sk.quick = 0
+    largest = sk.sysctl.tcp_rmem[2]
+    if sk.rcvbuf < largest and not sk.rcvbuf_locked:
+        sk.rcvbuf = min(sk.rmem_alloc, largest)
+    if sk.rmem_alloc > sk.rcvbuf:
+        sk.rcv_ssthresh = min(sk.window_clamp, 2 * sk.advmss)
+
+
+def prune_ofo_queue(sk: Sock, seg: Segment) -> bool:
+    """Drop out-of-order data from the far end, an eighth of the buffer at a time; whether any was dropped.
+
+    Data below the new segment stays: dropping it to store something later gains nothing."""
+    ofo = sk.ofo_queue
+    if not ofo:
+        return False
+    goal = sk.rcvbuf >> 3
+    pruned = False
+    while ofo:
+        chunk = ofo[-1]
+        if seg.seq > chunk.seq:
+            break
+        pruned = True
+        ofo.pop()
+        goal -= chunk.truesize
+        free_chunk(sk, chunk)
+        if not ofo or goal <= 0:
+            if can_ingest(sk):
+                break
+            goal = sk.rcvbuf >> 3
+    if pruned:
+        sk.mib.OfoPruned += 1
+        # what we told the peer by SACK is no longer true (RFC 2018 §8 allows it)
+        if sk.sack_ok:
+            sack_send.reset(sk)
+    return pruned
+
+
+def collapse_ofo_queue(sk: Sock) -> None:
+    """Collapse each run of adjoining out-of-order chunks; tiny lone ones are not worth it."""
+    ofo = sk.ofo_queue
+    if not ofo:
+        return
+    out: list[RxChunk] = []
+    sum_tiny = 0
+    at = 0
+    while at < len(ofo):
+        head = ofo[at]
+        start, end = head.seq, head.end_seq
+        total = head.truesize
+        upto = at + 1
+        while upto < len(ofo) and start <= ofo[upto].end_seq and ofo[upto].seq <= end:
+            chunk = ofo[upto]
+            total += chunk.truesize
+            start = min(start, chunk.seq)
+            end = max(end, chunk.end_seq)
+            upto += 1
+        run = ofo[at:upto]
+        if total != head.truesize or end - start >= COLLAPSE_MAX:
+            out += collapse(sk, run, start, end)
+        else:
+            out += run
+            sum_tiny += total
+            if sum_tiny > sk.rcvbuf >> 3:
+                out += ofo[upto:]
+                break
+        at = upto
+    ofo[:] = out
+
+
+def _bloated(sk: Sock, chunk: RxChunk, start: int) -> bool:
+    return rwnd.win_from_space(sk, chunk.truesize) > chunk.length or chunk.seq < start
+
+
+def collapse(sk: Sock, chunks: list[RxChunk], start: int, end: int) -> list[RxChunk]:
+    """Copy sparse chunks together; returns the queue as it then is. [start, end) is what is still wanted."""
+    at = 0
+    kept: list[RxChunk] = []
+    while at < len(chunks):
+        chunk = chunks[at]
+        if chunk.end_seq <= start:
+            # read already, or repeated by its neighbour
+            _drop_collapsed(sk, chunk)
+            at += 1
+            continue
+        if not chunk.fin:
+            if _bloated(sk, chunk, start):
+                break
+            if at + 1 < len(chunks) and chunk.end_seq != chunks[at + 1].seq:
+                break
+        kept.append(chunk)
+        start = chunk.end_seq
+        at += 1
+    else:
+        return kept
+    while start < end and at < len(chunks):
+        want = min(COLLAPSE_MAX, end - start)
+        fresh = _fresh_chunk(sk, start, want)
+        kept.append(fresh)
+        pieces: list[bytes] = []
+        size = 0
+        stop = False
+        while size < want:
+            chunk = chunks[at]
+            take = min(want - size, chunk.end_seq - start)
+            if take > 0:
+                pieces.append(chunk.copy_range(start, start + take))
+                size += take
+                start += take
+            if start >= chunk.end_seq:
+                _drop_collapsed(sk, chunk)
+                at += 1
+                if at == len(chunks) or chunks[at].fin:
+                    stop = True
+                    break
+        fresh.parts = [(b"".join(pieces), None)]
+        fresh.length = size
+        fresh.end_seq = start
+        fresh.tail_room -= size
+        if stop:
+            break
+    return kept + chunks[at:]
+
+
+def _drop_collapsed(sk: Sock, chunk: RxChunk) -> None:
+    free_chunk(sk, chunk)
+    sk.mib.TCPRcvCollapsed += 1
+
+
+def _fresh_chunk(sk: Sock, seq: int, room: int) -> RxChunk:
+    """An empty skb with space for `room` payload bytes, charged (without asking: it replaces larger ones)."""
+    need = (room + 63 & ~63) + SHARED_INFO
+    small = sk.sysctl.skb_base_truesize - SKB_SIZE
+    head = small if need <= small else 1 << (need - 1).bit_length()
+    chunk = RxChunk.__new__(RxChunk)
+    chunk.seq = chunk.end_seq = seq
+    chunk.length = 0
+    chunk.fin = 0
+    chunk.truesize = head + SKB_SIZE
+    chunk.nr_frags = 0
+    chunk.tail_room = head - SHARED_INFO
+    chunk.paged = False
+    chunk.locked = True
+    chunk.parts = []
+    charge(sk, chunk.truesize)
+    return chunk

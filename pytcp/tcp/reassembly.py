@@ -1,0 +1,265 @@
+"""From segments to a stream: the receive queue, and the out-of-order queue behind a hole.
+
+In-order payload goes to the end of the receive queue. Data past a hole waits sorted by sequence number;
+what overlaps is reported by D-SACK and, where it lies wholly inside what is there, dropped (linux-tcp
+§7.6; RFC 9293 §3.10.7.4 seventh). Old data means our ACKs got lost: it is answered at once, with a
+D-SACK. A queue entry is a `memory.RxChunk`, Linux's skb. Counters: TCPOFOQueue, TCPOFOMerge, TCPOFODrop,
+TCPRcvQDrop, TCPZeroWindowDrop, DelayedACKLost.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from . import delack, drs, ecn, input, memory, recv, rwnd, sack_send
+from .const import ACK_NOMEM, ACK_NOW, ACK_SCHED, FIN, MAX_QUICKACKS, POLLIN, SF_DEAD
+from .memory import RxChunk
+
+if TYPE_CHECKING:
+    from pytcp.wire.tcp import Segment
+
+    from .sock import Sock
+
+_by_seq = attrgetter("seq")
+
+
+def data_queue(sk: Sock, seg: Segment) -> None:
+    """Queue the payload and FIN of a segment that passed every check, or drop it and say why by counter."""
+    seq = seg.seq
+    end_seq = seg.end_seq
+    if seq == end_seq:
+        return
+    sk.duplicate_sack = None
+    rcv_nxt = sk.rcv_nxt
+    mib = sk.mib
+    if seq == rcv_nxt:
+        # a bare FIN is let in through a closed window
+        if rwnd.receive_window(sk) == 0 and seg.length:
+            mib.TCPZeroWindowDrop += 1
+            _out_of_window(sk)
+            return
+        _queue_in_order(sk, seg)
+    elif end_seq <= rcv_nxt:
+        mib.DelayedACKLost += 1
+        sack_send.dsack_set(sk, seq, end_seq)
+        _out_of_window(sk)
+    elif seq >= rcv_nxt + rwnd.receive_window(sk):
+        _out_of_window(sk)
+    elif seq < rcv_nxt:
+        sack_send.dsack_set(sk, seq, rcv_nxt)
+        if rwnd.receive_window(sk) == 0:
+            mib.TCPZeroWindowDrop += 1
+            _out_of_window(sk)
+            return
+        _queue_in_order(sk, seg)
+    else:
+        _queue_out_of_order(sk, seg)
+
+
+def _out_of_window(sk: Sock) -> None:
+    """Nothing of the segment is of use: answer at once, and further ones too."""
+    delack.enter_quickack_mode(sk, MAX_QUICKACKS)
+    sk.ack_pending |= ACK_SCHED
+
+
+# ---------------------------------------------------------------- in order
+
+
+def queue_rcv(sk: Sock, seg: Segment) -> None:
+    """Append to the receive queue and advance rcv_nxt; bytes below rcv_nxt stay in the chunk, unread."""
+    queue = sk.receive_queue
+    if queue is None:
+        queue = sk.receive_queue = []
+    if not queue or not memory.coalesce_segment(sk, queue[-1], seg):
+        queue.append(RxChunk(seg))
+        truesize = seg.truesize
+        sk.rmem_alloc += truesize
+        sk.forward_alloc -= truesize
+    sk.bytes_received += seg.end_seq - sk.rcv_nxt
+    sk.rcv_nxt = seg.end_seq
+
+
+def _queue_in_order(sk: Sock, seg: Segment) -> None:
+    if not memory.try_rmem_schedule(sk, seg):
+        sk.ack_pending |= ACK_NOMEM | ACK_NOW | ACK_SCHED
+        if not sk.sock_flags & SF_DEAD:
+            sk.host.wake(sk, POLLIN)
+        if sk.receive_queue and seg.length:
+            sk.mib.TCPRcvQDrop += 1
+            return
+        # an empty queue must take something, or the connection would stand still
+        memory.reserve(sk, seg.truesize)
+    orphan = sk.sock_flags & SF_DEAD
+    queue_rcv(sk, seg)
+    if seg.length:
+        event_data_recv(sk, seg)
+    if seg.flags & FIN:
+        input.fin(sk)
+    if sk.ofo_queue:
+        _fill_from_ofo(sk)
+        if not sk.ofo_queue:
+            # the hole is filled: tell the sender at once (RFC 5681 §4.2)
+            sk.ack_pending |= ACK_NOW
+    if sk.selective_acks:
+        sack_send.remove_acked(sk)
+    fast_path_check(sk)
+    if not orphan:
+        recv.data_ready(sk)
+
+
+def event_data_recv(sk: Sock, seg: Segment) -> None:
+    """Data came in order: an ACK is owed, and everything that watches the sender's behaviour learns."""
+    sk.ack_pending |= ACK_SCHED
+    rwnd.measure_rcv_mss(sk, seg)
+    drs.rcv_rtt_measure(sk)
+    now = sk.host.now_ns
+    delack.measure_ato(sk, now // sk.sysctl.tick_ns)
+    sk.lrcvtime_ns = now
+    ecn.data_ecn_check(sk, seg)
+    if seg.length >= 128:
+        rwnd.grow_window(sk, seg, True)
+
+
+def fast_path_check(sk: Sock) -> None:
+    """Turn header prediction on where nothing stands against it."""
+    if not sk.ofo_queue and sk.rcv_wnd and sk.rmem_alloc < sk.rcvbuf and not sk.urg_data:
+        sk.pred = True
+
+
+def _fill_from_ofo(sk: Sock) -> None:
+    """rcv_nxt moved: take over what is in order now."""
+    ofo = sk.ofo_queue
+    dsack_high = sk.rcv_nxt
+    taken = 0
+    finished = False
+    for chunk in ofo:
+        if chunk.seq > sk.rcv_nxt:
+            break
+        if chunk.seq < dsack_high:
+            dsack = dsack_high
+            if chunk.end_seq < dsack_high:
+                dsack_high = chunk.end_seq
+            sack_send.dsack_extend(sk, chunk.seq, dsack)
+        taken += 1
+        if chunk.end_seq <= sk.rcv_nxt:
+            memory.free_chunk(sk, chunk)
+            continue
+        queue = sk.receive_queue
+        end_seq = chunk.end_seq
+        fin = chunk.fin
+        if queue and memory.coalesce_chunk(sk, queue[-1], chunk):
+            memory.free_chunk(sk, chunk)
+        else:
+            queue.append(chunk)
+        sk.bytes_received += end_seq - sk.rcv_nxt
+        sk.rcv_nxt = end_seq
+        if fin:
+            finished = True
+            break
+    del ofo[:taken]
+    if finished:
+        # drops whatever lies behind the FIN
+        input.fin(sk)
+
+
+# ---------------------------------------------------------------- out of order
+
+
+def _queue_out_of_order(sk: Sock, seg: Segment) -> None:
+    ecn.data_ecn_check(sk, seg)
+    mib = sk.mib
+    if not memory.try_rmem_schedule(sk, seg):
+        mib.TCPOFODrop += 1
+        if not sk.sock_flags & SF_DEAD:
+            sk.host.wake(sk, POLLIN)
+        return
+    rwnd.measure_rcv_mss(sk, seg)
+    sk.pred = False
+    sk.ack_pending |= ACK_SCHED
+    sk.rcv_ooopack += seg.nsegs
+    mib.TCPOFOQueue += 1
+    sack_ok = sk.sack_ok
+    ofo = sk.ofo_queue
+    if ofo is None:
+        ofo = sk.ofo_queue = []
+    stored = True
+    if not ofo:
+        if sack_ok:
+            sk.selective_acks[:] = [(seg.seq, seg.end_seq)]
+        chunk: RxChunk | None = RxChunk(seg)
+        ofo.append(chunk)
+    else:
+        chunk, stored = _insert(sk, ofo, seg)
+        if sack_ok:
+            sack_send.new_ofo_skb(sk, seg.seq, seg.end_seq)
+    # without SACK the window stays put, so that the duplicate ACKs are recognised as such
+    if chunk is not None:
+        if sack_ok:
+            rwnd.grow_window(sk, seg, False)
+        memory.charge(sk, chunk.truesize)
+    elif stored and sack_ok:
+        rwnd.grow_window(sk, seg, True)
+    if not sk.sock_flags & SF_DEAD and sk.parent is None:
+        # neither an orphan nor waiting for accept(): the reader will want room for what the hole held up
+        drs.rcvbuf_grow(sk, sk.rcvq_space)
+
+
+def _insert(sk: Sock, ofo: list[RxChunk], seg: Segment) -> tuple[RxChunk | None, bool]:
+    """Place a segment among those queued: (its new chunk or None, whether its bytes were kept)."""
+    seq = seg.seq
+    end_seq = seg.end_seq
+    last = ofo[-1]
+    if memory.coalesce_segment(sk, last, seg):
+        return None, True
+    if seq >= last.end_seq:
+        chunk = RxChunk(seg)
+        ofo.append(chunk)
+        return chunk, True
+    at = bisect_right(ofo, seq, key=_by_seq)
+    if at:
+        before = ofo[at - 1]
+        if seq < before.end_seq:
+            if end_seq <= before.end_seq:
+                sk.mib.TCPOFOMerge += 1
+                sack_send.dsack_set(sk, seq, end_seq)
+                return None, False
+            if seq > before.seq:
+                sack_send.dsack_set(sk, seq, before.end_seq)
+            else:
+                # it covers the older chunk wholly
+                sack_send.dsack_extend(sk, before.seq, before.end_seq)
+                _drop_merged(sk, before)
+                at -= 1
+                del ofo[at]
+        elif memory.coalesce_segment(sk, before, seg):
+            return None, True
+    upto = at
+    while upto < len(ofo):
+        after = ofo[upto]
+        if end_seq <= after.seq:
+            break
+        if end_seq < after.end_seq:
+            sack_send.dsack_extend(sk, after.seq, end_seq)
+            break
+        sack_send.dsack_extend(sk, after.seq, after.end_seq)
+        _drop_merged(sk, after)
+        upto += 1
+    chunk = RxChunk(seg)
+    ofo[at:upto] = [chunk]
+    return chunk, True
+
+
+def _drop_merged(sk: Sock, chunk: RxChunk) -> None:
+    sk.mib.TCPOFOMerge += 1
+    memory.free_chunk(sk, chunk)
+
+
+def purge_ofo(sk: Sock) -> None:
+    """Drop everything that waits behind a hole."""
+    ofo = sk.ofo_queue
+    if ofo:
+        for chunk in ofo:
+            memory.free_chunk(sk, chunk)
+        ofo.clear()
