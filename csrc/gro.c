@@ -139,7 +139,7 @@ static int continues(struct held *h, const struct look *k)
 	const uint32_t in_flags = (uint32_t)~(TCP_FIN | TCP_PSH) & 0xff;
 	uint32_t apart;
 
-	if (k->odd || k->payload == 0 || k->payload > h->mss)
+	if (k->odd || k->payload == 0 || k->payload > h->mss || k->th[13] & TCP_CWR)
 		return 0;
 	if (get32(h->th + 4) + h->payload != get32(k->th + 4))
 		return 0;

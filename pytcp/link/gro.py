@@ -3,7 +3,8 @@
 The engine then runs once per super-frame instead of once per packet, which is what makes a plain TAP
 or a lossy emulated wire fast. Linux has had it since 2.6.29. A frame continues the one held for its
 flow (link-layer header, addresses, ports, IPv6 flow label) when it is the next in sequence and
-- acknowledgement, window, every option and every flag but FIN and PSH are the same (ECE, CWR, AE too),
+- acknowledgement, window, every option and every flag but FIN and PSH are the same (ECE, AE too) and
+  CWR is not set,
 - TTL, TOS or traffic class and DF are the same; IPv4 ids are all equal or count up by one,
 - its payload is not empty and not longer than the first one's, and the sum fits into one IP packet.
 A shorter payload, PSH or FIN completes the held frame with it; anything else of the flow (a pure
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytcp.link.frame import CSUM_NONE, CSUM_UNNECESSARY, GSO_TCPV4, GSO_TCPV6, RxBuf, RxFrame
-from pytcp.link.offload import ETHERNET, FIN_PSH, MAX_IP, TCP
+from pytcp.link.offload import CWR, ETHERNET, FIN_PSH, MAX_IP, TCP
 from pytcp.native import ffi, lib
 from pytcp.wire.checksum import ones_sum_py
 
@@ -222,7 +223,7 @@ def _examine(frame: RxFrame, l2: int) -> _Look | None:
 
 def _continues(held: _Held, look: _Look) -> bool:
     ip, th, old_ip, old = look.ip, look.th, held.ip, held.th
-    if look.odd or not 0 < look.payload <= held.mss:
+    if look.odd or not 0 < look.payload <= held.mss or th[13] & CWR:
         return False
     if int.from_bytes(old[4:8], "big") + held.payload & 0xFFFFFFFF != int.from_bytes(th[4:8], "big"):
         return False
