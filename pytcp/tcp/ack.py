@@ -347,4 +347,6 @@ def _cong_control(sk: Sock, ack: int, delivered: int, lost: int, flag: int, rs: 
         prr.cwnd_reduction(sk, delivered, lost, bool(flag & FLAG_SND_UNA_ADVANCED))
     elif flag & (FLAG_FORWARD_PROGRESS if sk.reordering > sk.sysctl.tcp_reordering else FLAG_DATA_ACKED):
         ca.cong_avoid(sk, ack, delivered)
+        # an application-limited flow that keeps being acknowledged does not decay
+        sk.cwnd_stamp = sk.host.now_ns
     pacing.update_rate(sk)

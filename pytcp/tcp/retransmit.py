@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import cwnd, ecn, frto, mtu, pacing, rack, sack, timers, tso, tsq, undo, xmit
+from . import cwnd, ecn, frto, mtu, pacing, prr, rack, sack, timers, tso, tsq, undo, xmit
 from .const import (
     CA_CWR,
     CA_DISORDER,
@@ -33,19 +33,16 @@ from .const import (
     SYN_SENT,
 )
 from .flags import FLAG_ECE, FLAG_LOST_RETRANS, FLAG_SACK_RENEGING, FLAG_SET_XMIT_TIMER, FLAG_SND_UNA_ADVANCED
-from .prr import end_cwnd_reduction, init_cwnd_reduction
 
 if TYPE_CHECKING:
     from .skb import Skb
     from .sock import Sock
 
 __all__ = [
-    "end_cwnd_reduction",
     "enter_cwr",
     "enter_loss",
     "enter_recovery",
     "fastretrans_alert",
-    "init_cwnd_reduction",
     "retransmit_skb",
     "xmit_recovery",
     "xmit_retransmit_queue",
@@ -80,7 +77,7 @@ def enter_cwr(sk: Sock) -> None:
     sk.prior_ssthresh = 0
     if sk.ca_state < CA_CWR:
         sk.undo_marker = 0
-        init_cwnd_reduction(sk)
+        prr.init_cwnd_reduction(sk)
         set_ca_state(sk, CA_CWR)
 
 
@@ -95,7 +92,7 @@ def enter_recovery(sk: Sock, ece_ack: bool) -> None:
     if sk.ca_state != CA_CWR:
         if not ece_ack:
             sk.prior_ssthresh = cwnd.current_ssthresh(sk)
-        init_cwnd_reduction(sk)
+        prr.init_cwnd_reduction(sk)
     else:
         sk.high_seq = sk.snd_nxt
     set_ca_state(sk, CA_RECOVERY)
@@ -230,14 +227,14 @@ def fastretrans_alert(sk: Sock, prior_snd_una: int, num_dupack: int, flag: int) 
         if sk.ca_state == CA_CWR:
             # CWR holds until something beyond high_seq is acknowledged
             if sk.snd_una != sk.high_seq:
-                end_cwnd_reduction(sk)
+                prr.end_cwnd_reduction(sk)
                 set_ca_state(sk, CA_OPEN)
         elif sk.ca_state == CA_RECOVERY:
             if not sk.sack_ok:
                 sack.reset_reno_sack(sk)
             if undo.try_undo_recovery(sk):
                 return frto.REXMIT_NONE, flag
-            end_cwnd_reduction(sk)
+            prr.end_cwnd_reduction(sk)
 
     ece_ack = bool(flag & FLAG_ECE)
     if sk.ca_state == CA_RECOVERY:

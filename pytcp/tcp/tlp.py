@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import mtu, retransmit, timers, tso, xmit
+from . import mtu, prr, retransmit, timers, tso, xmit
 from .const import CA_CWR, CA_OPEN, NAGLE_OFF, PENDING_LOSS_PROBE
 from .flags import FLAG_DATA_SACKED, FLAG_DSACK_TLP, FLAG_NOT_DUP, FLAG_SND_UNA_ADVANCED
 from .rate import AckSample
@@ -86,9 +86,9 @@ def process_ack(sk: Sock, ack: int, flag: int, rs: AckSample) -> None:
         sk.tlp_high_seq = 0
     elif ack > sk.tlp_high_seq:
         # acknowledged beyond the probe, without a DSACK: the probe repaired a loss
-        retransmit.init_cwnd_reduction(sk)
+        prr.init_cwnd_reduction(sk)
         retransmit.set_ca_state(sk, CA_CWR)
-        retransmit.end_cwnd_reduction(sk)
+        prr.end_cwnd_reduction(sk)
         retransmit.try_keep_open(sk)
         sk.mib.TCPLossProbeRecovery += 1
     elif not flag & (FLAG_SND_UNA_ADVANCED | FLAG_NOT_DUP | FLAG_DATA_SACKED):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from . import cwnd, delack, mtu, options, pacing, rate, retransmit, rwnd, sendmsg, timers, tlp, tso, tsq
+from . import cwnd, delack, ecn, mtu, options, pacing, push, rate, retransmit, rwnd, sendmsg, timers, tlp, tso, tsq
 from .chrono import BUSY, RWND_LIMITED
 from .chrono import start as chrono_start
 from .chrono import stop as chrono_stop
@@ -28,8 +28,6 @@ from .const import (
     SYN,
     URG,
 )
-from .ecn import send as ecn_send
-from .push import nagle_blocks, nagle_test
 from .skb import Skb
 
 if TYPE_CHECKING:
@@ -89,7 +87,7 @@ def transmit_skb(sk: Sock, skb: Skb) -> int:
             flags |= URG
             urg = ahead if ahead < 0xFFFF else 0xFFFF
         if sk.ecn_flags:
-            flags, ip_ecn = ecn_send(sk, skb, flags)
+            flags, ip_ecn = ecn.send(sk, skb, flags)
         th = established_header(sk, flags, skb.seq, length, urg)
     if flags & ACK:
         delack.event_ack_sent(sk, 1)
@@ -131,6 +129,9 @@ def _send_bare(sk: Sock, flags: int, seq: int) -> None:
         delack.event_ack_sent(sk, 1)
     sk.segs_out += 1
     sk.mib.TcpOutSegs += 1
+    now = sk.host.now_ns
+    if now > sk.wstamp_ns:
+        sk.wstamp_ns = now
     # a pure ACK is charged 2 so that it hardly moves sk_wmem_alloc
     sk.wmem_alloc += 2
     if sk.host.transmit(sk, th, (), 0, None, 0, 2, 0):
@@ -201,7 +202,7 @@ def split_point(sk: Sock, skb: Skb, mss: int, quota: int, nonagle: int) -> int:
     if max_len <= needed:
         return max_len
     partial = needed % mss
-    if nagle_blocks(sk, partial != 0, nonagle):
+    if push.nagle_blocks(sk, partial != 0, nonagle):
         return needed - partial
     return needed
 
@@ -285,7 +286,7 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
             rwnd_limited = True
             break
         if segs == 1:
-            if not nagle_test(sk, skb, mss, nonagle if skb is queue.tail else NAGLE_PUSH):
+            if not push.nagle_test(sk, skb, mss, nonagle if skb is queue.tail else NAGLE_PUSH):
                 break
         else:
             if not push_one:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..pacing import STATUS_NONE
+from .. import pacing
 
 if TYPE_CHECKING:
     from ..sock import Sock
@@ -52,7 +52,7 @@ def update(ca: Cubic, sk: Sock, delay_us: int) -> None:
         ca.last_ack = now_us
         threshold = ca.delay_min + ack_delay_us(sk)
         # unpaced senders burst: half the delay is a train already
-        if sk.pacing_status == STATUS_NONE:
+        if sk.pacing_status == pacing.STATUS_NONE:
             threshold >>= 1
         if now_us - ca.round_start > threshold:
             ca.found = True
