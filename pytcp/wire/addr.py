@@ -21,7 +21,7 @@ def parse_ip(text: str) -> bytes:
     return ip_address(text).packed
 
 
-def format_ip(addr: bytes | memoryview) -> str:
+def format_ip(addr: bytes | bytearray | memoryview) -> str:
     """The address as people write it, IPv6 compressed (RFC 5952)."""
     raw = bytes(addr)
     if len(raw) == 4:
@@ -39,7 +39,7 @@ def parse_mac(text: str) -> bytes:
     return raw
 
 
-def format_mac(mac: bytes | memoryview) -> str:
+def format_mac(mac: bytes | bytearray | memoryview) -> str:
     """Link-layer address of any length as "02:00:00:00:00:01"."""
     return bytes(mac).hex(":")
 

@@ -28,7 +28,7 @@ class Arp:
     ptype: int = 0x0800
 
     @classmethod
-    def parse(cls, data: memoryview | bytes) -> Arp:
+    def parse(cls, data: bytes | bytearray | memoryview) -> Arp:
         """Trailing padding is ignored. Raises TruncatedError."""
         if len(data) < 8:
             raise TruncatedError("ARP header is cut off")

@@ -70,9 +70,12 @@ _UNREACHABLE6 = {
 _PROBLEM6 = {0: "erroneous", 1: "next header", 2: "option", 3: "incomplete header chain"}
 
 
-def describe(frame: Buffer) -> str:
-    """An Ethernet frame, from its destination address on, in one line. Never raises."""
-    data = memoryview(frame)
+def describe(frame: Buffer, length: int = 0) -> str:
+    """An Ethernet frame, from its destination address on, in one line. Never raises.
+
+    `length` is the frame's whole length in bytes when `frame` is only its headers, as in a TxFrame.
+    """
+    data = memoryview(bytes(frame) + bytes(length - len(frame)) if length > len(frame) else frame)
     try:
         kind, at, tags = walk_tags(data)
     except WireError:

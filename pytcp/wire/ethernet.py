@@ -41,7 +41,7 @@ class VlanTag:
         return _TWO.pack(self.tpid, self.pcp << 13 | self.dei << 12 | self.vid)
 
 
-def walk_tags(frame: memoryview | bytes) -> tuple[int, int, tuple[VlanTag, ...]]:
+def walk_tags(frame: bytes | bytearray | memoryview) -> tuple[int, int, tuple[VlanTag, ...]]:
     """(type or length, offset behind it, tags) of a frame. Raises TruncatedError when the frame ends before the type."""
     tags: list[VlanTag] = []
     at = 12
@@ -70,7 +70,7 @@ class Ethernet:
     tags: tuple[VlanTag, ...] = ()
 
     @classmethod
-    def parse(cls, frame: memoryview | bytes) -> Ethernet:
+    def parse(cls, frame: bytes | bytearray | memoryview) -> Ethernet:
         """Padding behind an 802.3 length is dropped; behind a type it cannot be told from payload. Raises WireError."""
         kind, at, tags = walk_tags(frame)
         dst, src = bytes(frame[:6]), bytes(frame[6:12])

@@ -182,7 +182,7 @@ class Other:
 IcmpMessage = Echo | Unreachable | SourceQuench | Redirect | TimeExceeded | ParameterProblem | Timestamp | Other
 
 
-def parse(data: memoryview | bytes) -> IcmpMessage:
+def parse(data: bytes | bytearray | memoryview) -> IcmpMessage:
     """An ICMP message. Fields the type does not use are not kept, the checksum is not verified. Raises TruncatedError."""
     if len(data) < 8:
         raise TruncatedError("ICMP header is cut off")
@@ -232,7 +232,7 @@ class Quoted(NamedTuple):
         return int.from_bytes(self.l4[4:8], "big")
 
 
-def quoted(quote: memoryview | bytes) -> Quoted:
+def quoted(quote: bytes | bytearray | memoryview) -> Quoted:
     """Read an error's quote, of either family. Raises WireError where it has no whole header and eight bytes more.
 
     The quote of a later fragment raises too: it holds no upper header.

@@ -95,7 +95,7 @@ class Other:
 Icmpv6Message = Echo | Error | Other
 
 
-def parse(data: memoryview | bytes) -> Icmpv6Message:
+def parse(data: bytes | bytearray | memoryview) -> Icmpv6Message:
     """An ICMPv6 message; types below 128 are errors (RFC 4443 §2.1), known or not. Raises TruncatedError.
 
     The checksum is not verified: `checksum.transport_ok`.

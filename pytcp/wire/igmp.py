@@ -103,7 +103,7 @@ class ReportV3:
         return message[:2] + checksum(message).to_bytes(2, "big") + message[4:]
 
 
-def parse(data: memoryview | bytes) -> Igmp | ReportV3:
+def parse(data: bytes | bytearray | memoryview) -> Igmp | ReportV3:
     """An IGMP message; the checksum is not verified. Raises TruncatedError."""
     if len(data) < 8:
         raise TruncatedError("IGMP message is cut off")

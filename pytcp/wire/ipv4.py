@@ -74,7 +74,7 @@ def build_header(
     return head[:10] + checksum(head).to_bytes(2, "big") + head[12:]
 
 
-def header_ok(data: memoryview | bytes) -> bool:
+def header_ok(data: bytes | bytearray | memoryview) -> bool:
     """Whether the header checksum is right; the header itself must have been found whole."""
     return checksum(data[: (data[0] & 15) * 4]) == 0
 
@@ -98,7 +98,7 @@ class Ipv4:
     checksum: int | None = field(default=None, compare=False)  # as received; None: `emit` computes it
 
     @classmethod
-    def parse(cls, data: memoryview | bytes, quoted: bool = False) -> Ipv4:
+    def parse(cls, data: bytes | bytearray | memoryview, quoted: bool = False) -> Ipv4:
         """Bytes behind the total length are dropped, the checksum is not verified (`header_ok`). Raises WireError.
 
         `quoted`: the packet inside an ICMP error, whose end is missing (RFC 1122 §3.2.2); total length is not held against it.
@@ -224,7 +224,7 @@ class OtherOption:
 Ipv4Option = RecordRoute | TimestampOption | OtherOption
 
 
-def walk_options(options: bytes | memoryview) -> Iterator[tuple[int, Ipv4Option]]:
+def walk_options(options: bytes | bytearray | memoryview) -> Iterator[tuple[int, Ipv4Option]]:
     """(offset in `options`, option) for each option that is neither NOP nor END, checked as Linux checks on input.
 
     Raises WireError with the offset, from the start of the IPv4 header, that a parameter problem names:

@@ -61,7 +61,7 @@ class Ipv6:
     hop_limit: int = 64
 
     @classmethod
-    def parse(cls, data: memoryview | bytes, quoted: bool = False) -> Ipv6:
+    def parse(cls, data: bytes | bytearray | memoryview, quoted: bool = False) -> Ipv6:
         """Bytes behind the payload length are dropped. Raises WireError.
 
         `quoted`: the packet inside an ICMPv6 error, whose end may be missing.
@@ -102,7 +102,7 @@ class Walk(NamedTuple):
     pointer: int  # offset of the byte that said `proto`
 
 
-def walk(data: memoryview | bytes, next_header: int, offset: int = IPV6_HLEN, end: int | None = None, pointer: int = 6) -> Walk:
+def walk(data: bytes | bytearray | memoryview, next_header: int, offset: int = IPV6_HLEN, end: int | None = None, pointer: int = 6) -> Walk:
     """Step over hop-by-hop, routing, fragment and destination headers from `offset` up to `end`.
 
     Stops behind the header of a later fragment, since what follows it is no header. `pointer` is where
@@ -141,7 +141,7 @@ class Ipv6Option(NamedTuple):
         return b"\0" if self.kind == OPT_PAD1 else bytes((self.kind, len(self.data))) + self.data
 
 
-def iter_options(data: memoryview | bytes, offset: int, end: int) -> Iterator[Ipv6Option]:
+def iter_options(data: bytes | bytearray | memoryview, offset: int, end: int) -> Iterator[Ipv6Option]:
     """The options in `data[offset:end]`, padding included. Raises TruncatedError for one that does not fit."""
     while offset < end:
         kind = data[offset]
@@ -176,7 +176,7 @@ class OptionsHeader:
     payload: bytes = b""
 
     @classmethod
-    def parse(cls, data: memoryview | bytes) -> OptionsHeader:
+    def parse(cls, data: bytes | bytearray | memoryview) -> OptionsHeader:
         """Offsets of the options count from the header's start. Raises TruncatedError."""
         if len(data) < 8 or len(data) < 8 + 8 * data[1]:
             raise TruncatedError("IPv6 options header is cut off")
@@ -201,7 +201,7 @@ class RoutingHeader:
     payload: bytes = b""
 
     @classmethod
-    def parse(cls, data: memoryview | bytes) -> RoutingHeader:
+    def parse(cls, data: bytes | bytearray | memoryview) -> RoutingHeader:
         """Raises TruncatedError."""
         if len(data) < 8 or len(data) < 8 + 8 * data[1]:
             raise TruncatedError("IPv6 routing header is cut off")
@@ -226,7 +226,7 @@ class FragmentHeader:
     payload: bytes = b""
 
     @classmethod
-    def parse(cls, data: memoryview | bytes) -> FragmentHeader:
+    def parse(cls, data: bytes | bytearray | memoryview) -> FragmentHeader:
         """Raises TruncatedError."""
         if len(data) < 8:
             raise TruncatedError("IPv6 fragment header is cut off")

@@ -50,7 +50,7 @@ class ReportV2:
         return seal(head + b"".join([record.emit() for record in self.records]), src, dst)
 
 
-def parse(data: memoryview | bytes) -> Mld | ReportV2:
+def parse(data: bytes | bytearray | memoryview) -> Mld | ReportV2:
     """An ICMPv6 message of types 130, 131, 132 or 143. Raises WireError."""
     kind = data[0] if len(data) else 0
     if kind not in (QUERY, REPORT_V1, DONE, REPORT_V2):

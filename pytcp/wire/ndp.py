@@ -184,7 +184,7 @@ def _decode(kind: int, body: bytes) -> NdpOption:
     return UnknownOption(kind, body)
 
 
-def parse_options(data: memoryview | bytes) -> tuple[NdpOption, ...]:
+def parse_options(data: bytes | bytearray | memoryview) -> tuple[NdpOption, ...]:
     """The options behind a message. Raises WireError for a length of 0, TruncatedError for one beyond the end."""
     raw = bytes(data)
     found: list[NdpOption] = []
@@ -295,7 +295,7 @@ NdpMessage = RouterSolicit | RouterAdvert | NeighborSolicit | NeighborAdvert | R
 _SIZES = {ROUTER_SOLICIT: 8, ROUTER_ADVERT: 16, NEIGHBOR_SOLICIT: 24, NEIGHBOR_ADVERT: 24, REDIRECT: 40}
 
 
-def parse(data: memoryview | bytes) -> NdpMessage:
+def parse(data: bytes | bytearray | memoryview) -> NdpMessage:
     """An ICMPv6 message of a type in `TYPES`. Raises WireError."""
     kind = data[0] if len(data) else 0
     size = _SIZES.get(kind)

@@ -60,6 +60,7 @@ from pytcp.wire.tcpopt import (
 )
 
 __all__ = [
+    "IPPROTO_TCP",
     "AccEcn",
     "Eol",
     "FastOpen",
@@ -374,7 +375,7 @@ class TcpHeader:
     checksum: int | None = field(default=None, compare=False)  # as received; None: `emit` computes it
 
     @classmethod
-    def parse(cls, data: memoryview | bytes) -> TcpHeader:
+    def parse(cls, data: bytes | bytearray | memoryview) -> TcpHeader:
         """From a complete segment. Raises WireError when the header does not fit; the checksum is not verified."""
         if len(data) < 20:
             raise TruncatedError("TCP header is cut off")

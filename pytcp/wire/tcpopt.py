@@ -244,7 +244,7 @@ def _decode(kind: int, body: bytes) -> Option:
     return Unknown(kind, body)
 
 
-def parse_options(raw: bytes | memoryview) -> tuple[Option, ...]:
+def parse_options(raw: bytes | bytearray | memoryview) -> tuple[Option, ...]:
     """All options in `raw` (the bytes between the fixed header and the data), every byte accounted for. Never raises."""
     data = bytes(raw)
     end = len(data)

@@ -33,7 +33,7 @@ class Udp:
     checksum: int | None = field(default=None, compare=False)  # as received, 0 = none; None: `emit` computes it
 
     @classmethod
-    def parse(cls, data: memoryview | bytes) -> Udp:
+    def parse(cls, data: bytes | bytearray | memoryview) -> Udp:
         """Bytes behind the length field are dropped; the checksum is not verified. Raises WireError."""
         if len(data) < 8:
             raise TruncatedError("UDP header is cut off")

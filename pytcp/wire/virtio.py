@@ -42,7 +42,7 @@ class VnetHeader:
     num_buffers: int | None = None
 
     @classmethod
-    def parse(cls, data: memoryview | bytes, size: int = HDR_LEN) -> VnetHeader:
+    def parse(cls, data: bytes | bytearray | memoryview, size: int = HDR_LEN) -> VnetHeader:
         """From the first `size` (10 or 12) bytes. Raises TruncatedError."""
         if len(data) < size:
             raise TruncatedError("virtio-net header is cut off")
