@@ -24,6 +24,7 @@ from pytcp.wire.checksum import incremental
 
 from .cut import ip_version, received_packets, sent_packets
 from .frame import F_CSUM, F_RXCSUM, F_TSO4, F_TSO6, F_USO, Link, RxFrame, TxFrame
+from .gro import Gro
 from .offload import ETHERNET
 
 NS = 1_000_000_000
@@ -351,8 +352,9 @@ def mark_ce(packet: bytes, link_header: int = ETHERNET) -> bytes | None:
 class Emulator:
     """A link whose frames pass an emulated wire before they reach, and after they leave, `inner`."""
 
-    def __init__(self, inner: Link, heap: TimerHeap, seed: int = 0, *, tx: Impairment | None = None, rx: Impairment | None = None) -> None:
-        """tx: what happens to frames the stack sends; rx: to those it receives."""
+    def __init__(self, inner: Link, heap: TimerHeap, seed: int = 0, *, tx: Impairment | None = None, rx: Impairment | None = None, gro: bool = False) -> None:
+        """tx: what happens to frames the stack sends; rx: to those it receives. gro: coalesce what
+        comes up together, as a NIC behind the wire would; in real time that depends on punctuality."""
         self.inner = inner
         self.name = inner.name
         self.mac = inner.mac
@@ -364,6 +366,7 @@ class Emulator:
         self._link_header = ETHERNET if inner.mac else 0
         self.outward = Direction(heap, tx or Impairment(), seed * 2, self._to_inner, self._link_header)
         self.inward = Direction(heap, rx or Impairment(), seed * 2 + 1, self._to_stack, self._link_header)
+        self._gro = Gro(self._link_header) if gro else None
         self._in_batch = False  # the link within is delivering: its rx_end will follow
         self._heard = False  # frames went up since the last rx_end
         inner.rx = self._from_inner
@@ -418,15 +421,22 @@ class Emulator:
     def _inner_end(self) -> None:
         if self._heard:
             self._heard = False
-            self.rx_end()
+            self._batch_end()
 
     def _to_stack(self, packets: list[bytes]) -> None:
+        up = self.rx if self._gro is None else self._gro.feed
         for packet in packets:
-            self.rx(RxFrame(memoryview(packet)))
+            up(RxFrame(memoryview(packet)))
         if self._in_batch:
             self._heard = True
         else:
-            self.rx_end()
+            self._batch_end()
+
+    def _batch_end(self) -> None:
+        if self._gro is not None:
+            for frame in self._gro.flush():
+                self.rx(frame)
+        self.rx_end()
 
     def _no_rx(self, frame: RxFrame) -> None:
         """Nobody listens yet: a received frame is lost."""
