@@ -369,7 +369,7 @@ def test_the_threshold_may_be_in_bytes() -> None:
 
 
 def tcp_super_frame(payload: bytes, gso_size: int = 1460) -> TxFrame:
-    packet = bytes(Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / IP(src="10.0.0.1", dst="10.0.0.2") / TCP(seq=0xFFFFFF00) / payload)
+    packet = bytes(Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / IP(src="10.0.0.1", dst="10.0.0.2") / TCP(seq=0xFFFFFF00, flags="A") / payload)
     return TxFrame(packet[:54], (packet[54:],), len(packet), GSO_TCPV4, gso_size, 34, 16)
 
 
