@@ -49,8 +49,8 @@ class Host(Protocol):
     def wake(self, sk: Sock, events: int) -> None:
         """Readiness bits that may have come true; delivered once per batch to `sk.user`."""
 
-    def route(self, sk: Sock) -> None:
-        """Fill sk.dst, sk.saddr (when unset), pmtu facts. Raises OSError (ENETUNREACH, ...)."""
+    def route(self, sk: Any) -> None:
+        """Fill (for a Sock or a request) sk.dst, sk.saddr (when unset), pmtu facts. Raises OSError (ENETUNREACH, ...)."""
 
     def bind_port(self, sk: Sock, port: int) -> int:
         """Reserve a local port (0: ephemeral by RFC 6056). Raises OSError (EADDRINUSE, ...)."""
@@ -75,7 +75,7 @@ class Host(Protocol):
     def new_sock(self, family: int) -> Sock:
         """A Sock for a passive open, with this host."""
 
-    def rehash(self, sk: Sock) -> None:
+    def rehash(self, sk: Any) -> None:
         """Pick another flow hash (IPv6 flow label): the path may be what fails (6.x TcpTimeoutRehash)."""
 
     def random32(self) -> int: ...

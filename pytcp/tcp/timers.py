@@ -33,7 +33,9 @@ from .const import (
 from .sock import NEVER
 
 if TYPE_CHECKING:
+    from .request import Request
     from .sock import Sock
+    from .timewait import TimeWait
 
 # what sk.keep_deadline stands for (sk.keep_kind)
 KEEP_KEEPALIVE = 1
@@ -44,7 +46,7 @@ RESOURCE_PROBE_INTERVAL_NS = 500 * NSEC_PER_MSEC
 THIN_LINEAR_RETRIES = 6
 
 
-def expiry(sk: Sock, delay_ns: int) -> int:
+def expiry(sk: Sock | Request | TimeWait, delay_ns: int) -> int:
     """When a jiffy timer armed now for `delay_ns` fires, absolute ns, by the kernel's timer wheel."""
     return _wheel(sk.host.now_ns, delay_ns, sk.sysctl.tick_ns)
 

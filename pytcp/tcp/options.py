@@ -1,0 +1,116 @@
+"""Which TCP options leave with a segment, and in which order.
+
+Linux places its NOPs so that every header it builds has one of a few layouts, and receivers (GRO, the
+header prediction of other stacks, middleboxes, fingerprinting) have come to expect them (linux-tcp §9):
+
+  SYN, SYN-ACK   MSS, [SACK-permitted + timestamps | NOP NOP timestamps], [NOP NOP SACK-permitted], NOP window scale
+  established    [NOP NOP timestamps], [NOP NOP SACK: a DSACK block first, then the newest blocks]
+
+TSval is milliseconds of host time plus a per-connection offset (RFC 7323 §5.4 allows any clock of 1 ms
+to 1 s). RFC 7323, RFC 2018, RFC 2883. Sysctls: tcp_timestamps, tcp_sack, tcp_window_scaling.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from pytcp.wire.tcpopt import MAX_OPTIONS, MSS, NOP, SACK, SACK_PERM, TIMESTAMP, TS_WORD, WSCALE
+
+if TYPE_CHECKING:
+    from .request import Request
+    from .sock import Sock
+
+M32 = 0xFFFFFFFF
+TSTAMP_ALIGNED = 12  # bytes of NOP NOP timestamps
+SACK_BASE_ALIGNED = 4  # bytes of NOP NOP SACK before the first block
+SACK_PER_BLOCK = 8
+
+_MSS = Struct("!BBH").pack
+_TS = Struct("!III").pack
+_PAIR = Struct("!II").pack
+_SACK_TS_WORD = SACK_PERM << 24 | 2 << 16 | TIMESTAMP << 8 | 10
+_SACK_ALONE = bytes((NOP, NOP, SACK_PERM, 2))
+
+
+def tsval_now(sk: Sock) -> int:
+    """The TSval a segment of `sk` sent now carries."""
+    return (sk.host.now_ns // 1_000_000 + sk.ts_offset) & M32
+
+
+def encode_syn(mss: int, timestamps: tuple[int, int] | None, sack: bool, wscale: int | None) -> bytes:
+    """Options of a SYN or SYN-ACK: `timestamps` = (TSval, TSecr), `wscale` = shift count; None = not sent."""
+    out = _MSS(MSS, 4, mss)
+    if timestamps is not None:
+        out += _TS(_SACK_TS_WORD if sack else TS_WORD, timestamps[0] & M32, timestamps[1] & M32)
+    elif sack:
+        out += _SACK_ALONE
+    if wscale is not None:
+        out += bytes((NOP, WSCALE, 3, wscale))
+    return out
+
+
+def syn_options(sk: Sock) -> bytes:
+    """Options of this socket's SYN (or of the SYN-ACK of a simultaneous open), at any retransmission.
+
+    They offer what the sysctls allow, whatever a crossing SYN of the peer said."""
+    sysctl = sk.sysctl
+    return encode_syn(
+        advertised_mss(sk),
+        (tsval_now(sk), sk.ts_recent) if sysctl.tcp_timestamps else None,
+        bool(sysctl.tcp_sack),
+        sk.rcv_wscale if sysctl.tcp_window_scaling else None,
+    )
+
+
+def advertised_mss(sk: Sock) -> int:
+    """MSS to announce now: a path MTU that shrank since connect() lowers it."""
+    dst = sk.dst
+    if dst is not None and dst.advmss and dst.advmss < sk.advmss:
+        sk.advmss = dst.advmss
+    return sk.advmss
+
+
+def synack_options(req: Request) -> bytes:
+    """Options of a SYN-ACK: those the SYN offered and we agreed to."""
+    return encode_syn(
+        req.advmss,
+        (req.tsval(), req.ts_recent) if req.tstamp_ok else None,
+        req.sack_ok,
+        req.rcv_wscale if req.wscale_ok else None,
+    )
+
+
+def _blocks(sk: Sock, room: int) -> int:
+    """SACK blocks that go out: all there are, as far as `room` bytes reach."""
+    count = len(sk.selective_acks) + (sk.duplicate_sack is not None)
+    return min(count, (room - SACK_BASE_ALIGNED) // SACK_PER_BLOCK)
+
+
+def established_size(sk: Sock) -> int:
+    """Bytes of options an established segment carries now."""
+    size = TSTAMP_ALIGNED if sk.tstamp_ok else 0
+    blocks = _blocks(sk, MAX_OPTIONS - size)
+    if blocks:
+        size += SACK_BASE_ALIGNED + SACK_PER_BLOCK * blocks
+    return size
+
+
+def encode_established(tsval: int, tsecr: int) -> bytes:
+    """NOP NOP timestamps."""
+    return _TS(TS_WORD, tsval & M32, tsecr & M32)
+
+
+def established_options(sk: Sock) -> bytes:
+    """Options of an established segment: timestamps, then SACK blocks (a DSACK first, RFC 2883 §3)."""
+    out = encode_established(tsval_now(sk), sk.ts_recent) if sk.tstamp_ok else b""
+    left = _blocks(sk, MAX_OPTIONS - len(out))
+    if not left:
+        return out
+    parts = [out, bytes((NOP, NOP, SACK, 2 + SACK_PER_BLOCK * left))]
+    if sk.duplicate_sack is not None:
+        start, end = sk.duplicate_sack
+        parts.append(_PAIR(start & M32, end & M32))
+        left -= 1
+    parts.extend(_PAIR(start & M32, end & M32) for start, end in sk.selective_acks[:left])
+    return b"".join(parts)
