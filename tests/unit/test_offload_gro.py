@@ -257,7 +257,7 @@ def test_a_merged_frame_fills_an_ip_packet_at_most(coalesce: Coalescer) -> None:
     # 65535 bytes of IP exactly: 40 of headers, 51 segments of 1260 and one of 1235
     exact = [segment(i * 1260, 1260, options=()) for i in range(51)] + [segment(51 * 1260, 1235, options=())]
     assert told(coalesce(exact)) == [(0, 65495, 1260)]
-    above = exact[:-1] + [segment(51 * 1260, 1236, options=())]
+    above = [*exact[:-1], segment(51 * 1260, 1236, options=())]
     assert told(coalesce(above)) == [(0, 51 * 1260, 1260), (51 * 1260, 1236, 0)]
 
 
@@ -341,6 +341,9 @@ def told_bare(coalescer: gro.Gro, frames: list[bytes]) -> list[tuple[int, int]]:
     return [(len(f.data) - 52, f.gso_size) for f in coalescer.flush()]
 
 
+CHANGES: list[dict[str, Any]] = [{}] * 5 + [{"flags": f} for f in ("PA", "FA", "RA", "AEC")] + [{"ack": 6}, {"window": 3}, {"options": ()}]
+
+
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[list[bytes], int]:
     """Batches in which much merges and anything may be wrong."""
@@ -351,9 +354,7 @@ def batches(draw: st.DrawFn) -> tuple[list[bytes], int]:
         flow = (draw(st.booleans()), draw(st.integers(1, 2)))
         seq = position.get(flow, 0) + draw(st.sampled_from([0, 0, 0, 0, 0, 1]))
         size = draw(st.sampled_from([20, 20, 20, 20, 19, 21, 0]))
-        change: dict[str, Any] = draw(
-            st.sampled_from([{}, {}, {}, {}, {}, {"flags": "PA"}, {"flags": "FA"}, {"flags": "RA"}, {"flags": "AEC"}, {"ack": 6}, {"window": 3}, {"options": ()}])
-        )
+        change: dict[str, Any] = draw(st.sampled_from(CHANGES))
         if not flow[0]:
             change = {**change, "id": draw(st.sampled_from([1, len(frames)]))}
         frame = bytearray(segment(seq, size, v6=flow[0], sport=flow[1], **change))
