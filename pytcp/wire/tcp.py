@@ -102,8 +102,10 @@ _unpack_header = _HEADER.unpack_from
 _unpack_header_ts = Struct(">HHIIHHHHIII").unpack_from
 _unpack_word = Struct(">I").unpack_from
 _unpack_pair = Struct(">II").unpack_from
-_unpack_aligned_ts = Struct(">III").unpack_from
-_PAIR = Struct(">II")
+_unpack_sack_ack = Struct(">IIII").unpack_from
+# NOP NOP SACK and its length, by the data offset of one to three blocks behind timestamps
+_SACK_WORD = {9 + 2 * n: 0x01010502 + 8 * n for n in (1, 2, 3)}
+_iter_pairs = Struct(">II").iter_unpack
 _EMPTY = memoryview(b"")
 
 
@@ -269,27 +271,28 @@ def parse_segment(data: memoryview, l4_off: int, l4_end: int, family: int, src: 
     seg.ttl = 0
     seg.truesize = 0
     seg.rx = None
-    if doff > 5 and word != TS_WORD:
+    if doff > 5 and word != TS_WORD and not (doff in _SACK_WORD and _read_sack_ack(seg)):
         _read_options(seg, bytes(data[l4_off + 20 : start]))
     return seg
+
+
+def _read_sack_ack(seg: Segment) -> bool:
+    """Whether the options were exactly NOP NOP TS NOP NOP SACK, what a receiver with holes sends; then they are read."""
+    options = seg.l4_off + 20
+    word, tsval, tsecr, sack = _unpack_sack_ack(seg.data, options)
+    if word != TS_WORD or sack != _SACK_WORD[seg.doff]:
+        return False
+    seg.tsval = tsval
+    seg.tsecr = tsecr
+    seg.saw_tstamp = True
+    seg.sack = tuple(_iter_pairs(seg.data[options + 16 : options - 20 + seg.doff * 4]))
+    return True
 
 
 def _read_options(seg: Segment, raw: bytes) -> None:
     """Fill in what Linux would take from these option bytes."""
     end = len(raw)
     at = 0
-    if end > 12:
-        word, tsval, tsecr = _unpack_aligned_ts(raw)
-        if word == TS_WORD:
-            seg.tsval = tsval
-            seg.tsecr = tsecr
-            seg.saw_tstamp = True
-            at = 12
-            # NOP NOP SACK up to the end: what a receiver with holes sends
-            size = end - 14
-            if raw[15] == size and raw[14] == SACK and raw[12] == NOP == raw[13] and size & 7 == 2 and size > 2:
-                seg.sack = tuple(_PAIR.iter_unpack(raw[16:]))
-                return
     while at < end:
         kind = raw[at]
         if kind == NOP:
@@ -303,7 +306,7 @@ def _read_options(seg: Segment, raw: bytes) -> None:
             return
         if kind == SACK:
             if size >= 10 and size & 7 == 2:
-                seg.sack = tuple(_PAIR.iter_unpack(raw[at + 2 : at + size]))
+                seg.sack = tuple(_iter_pairs(raw[at + 2 : at + size]))
         elif kind == TIMESTAMP:
             if size == 10:
                 seg.tsval, seg.tsecr = _unpack_pair(raw, at + 2)

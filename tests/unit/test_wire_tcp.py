@@ -177,6 +177,18 @@ def test_sack_behind_timestamps_carries_up_to_three_blocks(count: int) -> None:
     assert seg.sack == blocks and (seg.tsval, seg.tsecr) == (5, 6)
 
 
+@pytest.mark.parametrize("doff", [11, 13, 15])
+@pytest.mark.parametrize("size", [0, 2, 9, 11, 34, 42, 255])
+def test_sack_behind_timestamps_whose_length_does_not_fit_the_header_is_no_sack(doff: int, size: int) -> None:
+    options = opt_timestamp_aligned(5, 6) + bytes((1, 1, 5, size)) + bytes(4 * (doff - 9))
+    seg = segment(options)
+    assert seg.sack == () and (seg.saw_tstamp, seg.tsval, seg.tsecr) == (True, 5, 6)
+
+
+def test_a_shorter_sack_than_the_header_has_room_for_is_taken_as_it_is() -> None:
+    assert segment(opt_timestamp_aligned(5, 6) + b"\x01\x01" + opt_sack([(1, 2)]) + bytes(8)).sack == ((1, 2),)
+
+
 def test_four_sack_blocks_fit_without_timestamps() -> None:
     blocks = ((1, 2), (3, 4), (5, 6), (7, 8))
     assert segment(b"\x01\x01" + opt_sack(blocks)).sack == blocks
