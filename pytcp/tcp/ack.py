@@ -102,8 +102,10 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
         flag |= _update_window(sk, seg, ack)
         if seg.sack and sk.sack_ok:
             flag |= sack.tag_write_queue(sk, seg, prior_una, rs)
-        if sk.ecn_flags and ecn.rcv_ecn_echo(sk, seg):
-            flag |= FLAG_ECE
+        if sk.ecn_flags:
+            if ecn.rcv_ecn_echo(sk, seg):
+                flag |= FLAG_ECE
+            ecn.accept_cwr(sk, seg)
 
     sk.sk_err_soft = 0
     sk.probes_out = 0
