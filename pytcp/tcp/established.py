@@ -59,13 +59,13 @@ def predicted(sk: Sock, seg: Segment) -> bool:
         xmit.data_snd_check(sk)
         return True
 
+    if seg.end_seq > rcv_wup + sk.rcv_wnd:
+        return False
     truesize = seg.truesize
     roomy = truesize <= sk.forward_alloc
     if not roomy:
-        # Linux's slow path: same outcome if the ACK says nothing and memory and window take the segment
-        if acked != snd_una or sk.packets_out or sk.write_queue.head is not None or sk.tlp_high_seq:
-            return False
-        if sk.rmem_alloc > sk.rcvbuf or seg.end_seq > rcv_wup + sk.rcv_wnd:
+        # Linux's slow path: same outcome if the ACK says nothing and there is memory
+        if acked != snd_una or sk.packets_out or sk.write_queue.head is not None or sk.tlp_high_seq or sk.rmem_alloc > sk.rcvbuf:
             return False
         missing = truesize - sk.forward_alloc
         sk.forward_alloc += missing + 4095 & ~4095
@@ -137,8 +137,7 @@ def predicted(sk: Sock, seg: Segment) -> bool:
 
     # as delack.ack_snd_check with nothing out of order
     if (
-        (rcv_nxt - sk.rcv_wup > sk.rcv_mss
-        and (rcv_nxt - sk.copied_seq < sk.rcvlowat or rwnd.wanted_window(sk) >= sk.rcv_wnd))
+        (rcv_nxt - sk.rcv_wup > sk.rcv_mss and (rcv_nxt - sk.copied_seq < sk.rcvlowat or rwnd.wanted_window(sk) >= sk.rcv_wnd))
         or sk.ack_pending & ACK_NOW
         or (sk.quick and sk.pingpong < sysctl.tcp_pingpong_thresh)
     ):
