@@ -41,6 +41,9 @@ class build_ext(_build_ext):
     """build_ext that generates the module's source first, and can insist on the result."""
 
     def build_extension(self, ext: Extension) -> None:
+        # never take an earlier build for this one: not its objects, nor its result when this one fails
+        self.force = True
+        Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)
         extra = shlex.split(os.environ.get("PYTCP_CFLAGS", ""))
         generated = Path(self.build_temp) / "_native.c"
         try:
