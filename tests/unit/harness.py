@@ -232,6 +232,7 @@ def established(
     sk.sndbuf = 4 << 20
     sk.rtt_seq = sk.snd_nxt
     sk.high_seq = sk.snd_nxt
+    sk.cwnd_stamp = sk.lsndtime_ns = sk.wstamp_ns = sk.host.now_ns
     congestion.init(sk)
     if srtt_us:
         from pytcp.tcp import rtt
