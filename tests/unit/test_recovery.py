@@ -122,10 +122,11 @@ def test_without_sack_three_duplicate_acks_resend_the_head() -> None:
 
 
 def test_without_sack_a_partial_ack_resends_the_next_hole() -> None:
-    """RFC 6582: a partial ACK in recovery means that the next segment is lost too."""
+    """RFC 6582: a partial ACK in recovery means that the next segment is lost too. Segments 0 and 4 of
+    ten are lost: eight duplicate ACKs, then the retransmission of 0 fills up to 4."""
     sk, host = flight(10, sack=False)
     host.advance(40 * MS)
-    for _ in range(3):
+    for _ in range(8):
         ack(sk, 0)
     host.advance(40 * MS)
     assert numbers(ack(sk, 4)) == [4]
