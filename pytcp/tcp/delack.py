@@ -60,7 +60,7 @@ def enter_quickack_mode(sk: Sock, most: int) -> None:
     """Something unusual arrived: up to `most` ACKs at once, interactive or not."""
     incr_quickack(sk, most)
     sk.pingpong = 0
-    sk.ato_jiffies = sk.sysctl.hz // 25
+    sk.ato_jiffies = sk.sysctl.ato_min
 
 
 def set_quickack(sk: Sock, value: int) -> None:
@@ -90,7 +90,7 @@ def measure_ato(sk: Sock, now_jiffies: int) -> None:
 
     Call before `lrcvtime_ns` is set to now."""
     sysctl = sk.sysctl
-    ato_min = sysctl.hz // 25
+    ato_min = sysctl.ato_min
     ato = sk.ato_jiffies
     if not ato:
         # first data of the connection
@@ -118,7 +118,7 @@ def event_ack_sent(sk: Sock, _segs: int) -> None:
         spent = sk.ack_pending & ACK_SCHED
         if spent >= quick:
             sk.quick = 0
-            sk.ato_jiffies = sk.sysctl.hz // 25
+            sk.ato_jiffies = sk.sysctl.ato_min
         else:
             sk.quick = quick - spent
     sk.ack_pending = 0
@@ -169,7 +169,7 @@ def send_delayed_ack(sk: Sock) -> None:
     hz = sysctl.hz
     tick = sysctl.tick_ns
     ato = sk.ato_jiffies
-    delack_min = hz // 25
+    delack_min = sysctl.ato_min
     pending = sk.ack_pending
     if ato > delack_min:
         longest = hz // 5 if pending & ACK_PUSHED or sk.pingpong >= sysctl.tcp_pingpong_thresh else hz // 2
@@ -210,7 +210,7 @@ def timer(sk: Sock) -> None:
         else:
             # not interactive after all
             sk.pingpong = 0
-            sk.ato_jiffies = sk.sysctl.hz // 25
-        sk.mstamp_us = sk.host.now_ns // 1000
+            sk.ato_jiffies = sk.sysctl.ato_min
+        sk.mstamp_ns = sk.host.now_ns
         xmit.send_ack(sk)
         sk.mib.DelayedACKs += 1

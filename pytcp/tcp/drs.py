@@ -23,7 +23,7 @@ M32 = 0xFFFFFFFF
 
 def rcv_rtt_measure(sk: Sock) -> None:
     """A segment came: if a window's worth has arrived since the measurement began, that took one RTT at most."""
-    now = sk.mstamp_us
+    now = sk.mstamp_ns // 1000
     if sk.rcv_rtt_time_us:
         if sk.rcv_nxt < sk.rcv_rtt_seq:
             return
@@ -62,14 +62,17 @@ def _update(sk: Sock, sample_us: int, win_dep: bool) -> None:
 def rcv_space_adjust(sk: Sock) -> None:
     """The program has read: once per RTT, see whether the buffer should grow."""
     rtt = sk.rcv_rtt_us
-    if not rtt or sk.mstamp_us - sk.rcvq_time_us < rtt >> 3:
+    if not rtt:
+        return
+    now = sk.mstamp_ns // 1000
+    if now - sk.rcvq_time_us < rtt >> 3:
         return
     copied_seq = sk.copied_seq
     copied = copied_seq - sk.rcvq_seq - (sk.rcv_nxt - copied_seq)
     if copied > sk.rcvq_space:
         rcvbuf_grow(sk, copied)
     sk.rcvq_seq = copied_seq
-    sk.rcvq_time_us = sk.mstamp_us
+    sk.rcvq_time_us = now
 
 
 def rcvbuf_grow(sk: Sock, copied: int) -> None:

@@ -27,28 +27,30 @@ _M32 = 0xFFFFFFFF
 
 
 def predicted(sk: Sock, seg: Segment) -> bool:
-    """Handle `seg`, whose sequence number is rcv_nxt, if it is what was expected; whether it was.
-
-    `seg.seq`, `seg.ack`, `seg.end_seq` are unwrapped."""
+    """Handle `seg`, as parsed (sequence numbers still modulo 2^32), if it is what was expected; whether it was."""
     flags = seg.flags
-    if flags | PSH != _ACK_PSH or not sk.pred or seg.window != sk.snd_wnd >> sk.snd_wscale or seg.doff << 2 != sk.tcp_header_len:
+    rcv_nxt = sk.rcv_nxt
+    if flags | PSH != _ACK_PSH or seg.seq != rcv_nxt & _M32 or not sk.pred or seg.window != sk.snd_wnd >> sk.snd_wscale or seg.doff << 2 != sk.tcp_header_len:
         return False
-    acked = seg.ack
     snd_una = sk.snd_una
-    if acked > sk.snd_nxt:
+    acked = (seg.ack - snd_una) & _M32
+    if acked >= _HALF:
+        acked -= _M32 + 1
+    if acked > sk.snd_nxt - snd_una:
         return False
-    rcv_nxt = seg.seq
-    rcv_wup = sk.rcv_wup
     if sk.tstamp_ok:
         tsval = seg.tsval
         if not seg.saw_tstamp or (tsval - sk.ts_recent) & _M32 >= _HALF:
             return False
+    rcv_wup = sk.rcv_wup
     length = seg.length
     host = sk.host
     now = host.now_ns
 
     if not length:
-        sk.mstamp_us = now // 1000
+        seg.seq = seg.end_seq = rcv_nxt
+        seg.ack = snd_una + acked
+        sk.mstamp_ns = now
         if sk.tstamp_ok:
             sk.rcv_tsval = tsval
             sk.rcv_tsecr = sk.rcv_rtt_last_tsecr = seg.tsecr
@@ -59,18 +61,21 @@ def predicted(sk: Sock, seg: Segment) -> bool:
         xmit.data_snd_check(sk)
         return True
 
-    if seg.end_seq > rcv_wup + sk.rcv_wnd:
+    end_seq = rcv_nxt + length
+    if end_seq > rcv_wup + sk.rcv_wnd:
         return False
     truesize = seg.truesize
     roomy = truesize <= sk.forward_alloc
     if not roomy:
         # Linux's slow path: same outcome if the ACK says nothing and there is memory
-        if acked != snd_una or sk.packets_out or sk.write_queue.head is not None or sk.tlp_high_seq or sk.rmem_alloc > sk.rcvbuf:
+        if acked or sk.packets_out or sk.write_queue.head is not None or sk.tlp_high_seq or sk.rmem_alloc > sk.rcvbuf:
             return False
         missing = truesize - sk.forward_alloc
         sk.forward_alloc += missing + 4095 & ~4095
 
-    sk.mstamp_us = now // 1000
+    seg.seq = rcv_nxt
+    seg.end_seq = end_seq
+    sk.mstamp_ns = now
     if sk.tstamp_ok:
         sk.rcv_tsval = tsval
         tsecr = sk.rcv_tsecr = seg.tsecr
@@ -98,7 +103,7 @@ def predicted(sk: Sock, seg: Segment) -> bool:
         sk.rmem_alloc += truesize
         sk.forward_alloc -= truesize
     sk.bytes_received += length
-    sk.rcv_nxt = rcv_nxt = seg.end_seq
+    sk.rcv_nxt = end_seq
 
     # as reassembly.event_data_recv
     pending = sk.ack_pending | ACK_SCHED
@@ -111,13 +116,11 @@ def predicted(sk: Sock, seg: Segment) -> bool:
     else:
         sk.ack_pending = pending
         rwnd.measure_rcv_mss(sk, seg)
-    if rcv_nxt >= sk.rcv_rtt_seq or not sk.rcv_rtt_time_us:
+    if end_seq >= sk.rcv_rtt_seq or not sk.rcv_rtt_time_us:
         drs.rcv_rtt_measure(sk)
     sysctl = sk.sysctl
-    tick = sysctl.tick_ns
-    ato_min = sysctl.hz // 25
-    if now - sk.lrcvtime_ns > ato_min // 2 * tick or sk.ato_jiffies != ato_min:
-        delack.measure_ato(sk, now // tick)
+    if now - sk.lrcvtime_ns > sysctl.ato_short_ns or sk.ato_jiffies != sysctl.ato_min:
+        delack.measure_ato(sk, now // sysctl.tick_ns)
     sk.lrcvtime_ns = now
     if sk.ecn_flags:
         ecn.data_ecn_check(sk, seg)
@@ -125,32 +128,30 @@ def predicted(sk: Sock, seg: Segment) -> bool:
         rwnd.grow_window(sk, seg, True)
 
     if roomy:
-        if acked != snd_una:
+        if acked:
+            seg.ack = snd_una + acked
             ack.tcp_ack(sk, seg, FLAG_DATA)
             xmit.data_snd_check(sk)
             if not sk.ack_pending & ACK_SCHED:
                 # data went out and carried the ACK
-                _data_ready(sk)
+                recv.data_ready(sk)
                 return True
         else:
-            sk.snd_wl1 = seg.seq
+            sk.snd_wl1 = rcv_nxt
 
     # as delack.ack_snd_check with nothing out of order
-    if (
-        (rcv_nxt - sk.rcv_wup > sk.rcv_mss and (rcv_nxt - sk.copied_seq < sk.rcvlowat or rwnd.wanted_window(sk) >= sk.rcv_wnd))
-        or sk.ack_pending & ACK_NOW
-        or (sk.quick and sk.pingpong < sysctl.tcp_pingpong_thresh)
-    ):
+    window = -1
+    if end_seq - sk.rcv_wup > sk.rcv_mss and (end_seq - sk.copied_seq < sk.rcvlowat or (window := rwnd.wanted_window(sk)) >= sk.rcv_wnd):
+        # the header about to be built offers this window: no need to work it out again
+        sk.window_due = window
+        xmit.send_ack(sk)
+        sk.window_due = -1
+    elif sk.ack_pending & ACK_NOW or (sk.quick and sk.pingpong < sysctl.tcp_pingpong_thresh):
         xmit.send_ack(sk)
     else:
         delack.send_delayed_ack(sk)
-    _data_ready(sk)
+    if end_seq - sk.copied_seq >= sk.rcvlowat and not sk.sock_flags & SF_DEAD:
+        host.wake(sk, POLLIN)
+    else:
+        recv.data_ready(sk)
     return True
-
-
-def _data_ready(sk: Sock) -> None:
-    if not sk.sock_flags & SF_DEAD:
-        if sk.rcv_nxt - sk.copied_seq >= sk.rcvlowat:
-            sk.host.wake(sk, POLLIN)
-        else:
-            recv.data_ready(sk)

@@ -64,31 +64,31 @@ _AFTER_PEER_FIN = SF_CLOSE_WAIT | SF_LAST_ACK | SF_CLOSING
 def receive(sk: Sock, seg: Segment) -> None:
     """One segment, or super-segment, for this socket. Never raises for what the peer did."""
     state = sk.state
-    sk.segs_in += seg.nsegs
+    nsegs = seg.nsegs
+    sk.segs_in += nsegs
     if seg.length:
-        sk.data_segs_in += seg.nsegs
+        sk.data_segs_in += nsegs
+    if state == ESTABLISHED and established.predicted(sk, seg):
+        return
     if state == LISTEN:
         listen.receive(sk, seg)
         return
     near = sk.snd_una
     ahead = (seg.ack - near) & M32
     seg.ack = near + ahead if ahead < HALF else near + ahead - TOP
+    sk.mstamp_ns = sk.host.now_ns
+    flags = seg.flags
     if state == SYN_SENT:
-        seg.end_seq = seg.seq + seg.length + (seg.flags & FIN) + (seg.flags >> 1 & 1)
-        sk.mstamp_us = sk.host.now_ns // 1000
+        seg.end_seq = seg.seq + seg.length + (flags & FIN) + (flags >> 1 & 1)
         handshake.syn_sent(sk, seg)
         return
     near = sk.rcv_nxt
     ahead = (seg.seq - near) & M32
     seq = seg.seq = near + ahead if ahead < HALF else near + ahead - TOP
-    seg.end_seq = seq + seg.length + (seg.flags & FIN) + (seg.flags >> 1 & 1)
+    seg.end_seq = seq + seg.length + (flags & FIN) + (flags >> 1 & 1)
     if state == ESTABLISHED:
-        if not ahead and established.predicted(sk, seg):
-            return
-        sk.mstamp_us = sk.host.now_ns // 1000
         _established_slow(sk, seg)
     elif state != CLOSE:
-        sk.mstamp_us = sk.host.now_ns // 1000
         _state_process(sk, seg)
 
 

@@ -28,6 +28,7 @@ SHARED_INFO = 320
 OVERHEAD = SKB_SIZE + SHARED_INFO
 MAX_FRAGS = 17
 COLLAPSE_MAX = PAGE - SHARED_INFO  # payload of one collapsed skb: one page
+LINEAR_MAX = 3712  # frames of this size never fit the one page a driver builds a linear skb in
 FRAG_PAGE = 32768  # largest piece of a paged super-segment
 
 # payload from this size on is kept as a view of the device's buffer, smaller is copied out of it
@@ -47,7 +48,7 @@ class RxChunk:
         self.fin = seg.flags & 1
         truesize = seg.truesize
         self.truesize = truesize
-        room = rwnd.tail_room(seg)
+        room = rwnd.tail_room(seg) if length < LINEAR_MAX else -1
         if room >= 0:
             self.nr_frags = 0
             self.tail_room = room
@@ -147,8 +148,7 @@ def coalesce_segment(sk: Sock, to: RxChunk, seg: Segment) -> bool:
     if length <= to.tail_room:
         to.tail_room -= length
     else:
-        room = rwnd.tail_room(seg)
-        if room >= 0:
+        if length < LINEAR_MAX and rwnd.tail_room(seg) >= 0:
             if to.nr_frags >= MAX_FRAGS:
                 return False
             to.nr_frags += 1
@@ -164,10 +164,15 @@ def coalesce_segment(sk: Sock, to: RxChunk, seg: Segment) -> bool:
         sk.rmem_alloc += delta
         sk.forward_alloc -= delta
     if length:
-        to.parts.append(keep_payload(seg))
+        rx = seg.rx
+        if rx is None:
+            to.parts.append((seg.payload, None))
+        else:
+            to.parts.append(keep_payload(seg))
         to.length += length
     to.end_seq = seg.end_seq
-    to.fin |= seg.flags & 1
+    if seg.flags & 1:
+        to.fin = 1
     sk.mib.TCPRcvCoalesce += 1
     return True
 

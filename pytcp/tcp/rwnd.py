@@ -105,7 +105,8 @@ def init_buffer_space(sk: Sock) -> None:
     """The connection is up: settle clamp and slow-start threshold, start the autotuning measurement.
 
     One segment of the buffer stays reserved, so that the window closes before memory runs out."""
-    sk.mstamp_us = sk.rcvq_time_us = sk.host.now_ns // 1000
+    sk.mstamp_ns = sk.host.now_ns
+    sk.rcvq_time_us = sk.mstamp_ns // 1000
     sk.rcvq_seq = sk.copied_seq
     maxwin = full_space(sk)
     app_win = sk.sysctl.tcp_app_win
@@ -319,7 +320,9 @@ def select_window(sk: Sock) -> int:
     current = sk.rcv_wup + old - rcv_nxt
     if current < 0:
         current = 0
-    window = wanted_window(sk)
+    window = sk.window_due
+    if window < 0:
+        window = wanted_window(sk)
     if window < current and not (wscale and sk.sysctl.tcp_shrink_window):
         if not window:
             sk.mib.TCPWantZeroWindowAdv += 1
@@ -360,5 +363,5 @@ def cleanup_rbuf(sk: Sock, copied: int) -> None:
             # news worth a segment: at least twice what the peer believes
             now = window > 0 and window >= 2 * current
     if now:
-        sk.mstamp_us = sk.host.now_ns // 1000
+        sk.mstamp_ns = sk.host.now_ns
         xmit.send_ack(sk)

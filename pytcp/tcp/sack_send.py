@@ -141,5 +141,5 @@ def flush(sk: Sock) -> None:
 def compressed_timer(sk: Sock) -> None:
     """The compression timer fired."""
     if sk.compressed_ack:
-        sk.mstamp_us = sk.host.now_ns // 1000
+        sk.mstamp_ns = sk.host.now_ns
         flush(sk)

@@ -128,9 +128,9 @@ class Sock:
         "irs", "rcv_nxt", "copied_seq", "rcv_wup", "rcv_wnd", "rcv_wscale", "rcv_up", "urg_data", "urg_seq", "oob_byte",
         # --- receive queues and memory (reassembly, rwnd) ---
         "receive_queue", "ofo_queue", "rcvbuf", "rcvbuf_locked", "rmem_alloc", "forward_alloc", "rcvlowat", "rx_opt_oobinline", "peek_off",
-        "pred", "mstamp_us",
+        "pred", "mstamp_ns",
         # --- receive window (rwnd, drs) ---
-        "window_clamp", "rcv_ssthresh", "rcv_mss", "rcv_small_len", "scaling_ratio", "rcvq_space", "rcvq_seq", "rcvq_time_us",
+        "window_due", "window_clamp", "rcv_ssthresh", "rcv_mss", "rcv_small_len", "scaling_ratio", "rcvq_space", "rcvq_seq", "rcvq_time_us",
         "rcv_rtt_us", "rcv_rtt_seq", "rcv_rtt_time_us", "rcv_rtt_last_tsecr",
         # --- SACK we send (reassembly) ---
         "selective_acks", "duplicate_sack", "compressed_ack", "compressed_ack_deadline", "compressed_ack_rcv_nxt", "dup_ack_counter",
@@ -242,7 +242,7 @@ class Sock:
         self.delivered = 0
         self.delivered_ce = 0
         self.lost = 0
-        self.app_limited = 0
+        self.app_limited = -1  # limited by the program until the first ACK shows otherwise
         self.is_cwnd_limited = False
 
         self.ca: CongestionControl = None  # type: ignore[assignment]  # set by cong.assign before any use
@@ -297,7 +297,7 @@ class Sock:
         self.delivered_us = 0
         self.rate_delivered = 0
         self.rate_interval_us = 0
-        self.rate_app_limited = False
+        self.rate_app_limited = True
 
         self.pacing_rate = 0xFFFFFFFFFFFFFFFF  # bytes/s; all ones = no limit
         self.max_pacing_rate = 0xFFFFFFFFFFFFFFFF
@@ -330,8 +330,9 @@ class Sock:
         self.rx_opt_oobinline = False
         self.peek_off = -1  # SO_PEEK_OFF; -1: MSG_PEEK starts at the first unread byte
         self.pred = False  # header prediction on (pred_flags != 0)
-        self.mstamp_us = 0  # when the last segment came in or an ACK went out (tcp_mstamp)
+        self.mstamp_ns = 0  # when the last segment came in or an ACK went out (tcp_mstamp)
 
+        self.window_due = -1  # the window the ACK decision has just worked out, for the header that follows
         self.window_clamp = 0
         self.rcv_ssthresh = 0
         self.rcv_mss = 536

@@ -109,6 +109,9 @@ class TcpSysctl:
     def update_derived(self) -> None:
         """Recompute what the hot path wants ready; called after any write."""
         self.tick_ns: int = 1_000_000_000 // self.hz
+        self.ato_min: int = self.hz // 25  # TCP_ATO_MIN = TCP_DELACK_MIN, jiffies
+        # gaps up to this leave an ACK timeout of ato_min as it is (an odd ato_min never stays)
+        self.ato_short_ns: int = -1 if self.ato_min & 1 else self.ato_min // 2 * self.tick_ns
 
 
 class Entry(NamedTuple):
