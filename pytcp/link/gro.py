@@ -112,9 +112,11 @@ class Output:
     def reserve(self, size: int) -> RxBuf:
         """A buffer of at least `size` bytes that nobody reads any more."""
         buf = self.buf
-        if buf is not None and not buf.taken and len(buf.mem) >= size:
-            return buf
-        buf = None
+        if buf is not None:
+            if buf.taken == 1 and len(buf.mem) >= size:
+                return buf
+            buf.release()  # our own hold: without it a view taken and given back would pool a buffer in use
+            buf = None
         while self.pool and buf is None:
             buf = self.pool.pop()
             if len(buf.mem) < size:
@@ -122,6 +124,7 @@ class Output:
         del self.pool[POOL_MAX:]
         if buf is None:
             buf = RxBuf(max(size, 64 * SLOT), self.pool)
+        buf.taken = 1
         self.buf = buf
         self.base = ffi.from_buffer(buf.mem)
         return buf

@@ -316,6 +316,23 @@ def test_a_large_merge_lies_in_a_buffer_that_is_reused_when_nobody_took_it() -> 
     assert once().buf is first.buf
 
 
+def test_a_buffer_taken_and_given_back_at_once_is_not_given_to_two() -> None:
+    if not native.HAVE_C:
+        pytest.skip(native.reason)
+    output = gro.Output()
+    buf = output.reserve(1000)
+    buf.taken += 1
+    buf.release()
+    buf.taken += 1
+    other = output.reserve(1000)
+    assert other is not buf
+    other.taken += 1
+    assert output.reserve(1000) not in (buf, other)
+    buf.release()
+    other.release()
+    assert output.pool == [buf, other]
+
+
 def test_a_small_merge_does_not_hold_a_large_buffer() -> None:
     (merged,) = through_c([segment(0), segment(100)])
     assert merged.buf is None
