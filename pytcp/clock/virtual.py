@@ -142,7 +142,7 @@ class VirtualClock(trio.abc.Clock):
     def _advance(self, world: trio_private.World, deadline: float) -> float:
         if world.waiting_for_idle():
             return math.inf  # wait_all_tasks_blocked: they are
-        if world.busy():
+        if world.busy() or deadline <= self.current_time():
             return 0
         if world.threads():
             return THREAD_POLL

@@ -170,6 +170,18 @@ def test_deadlines_that_are_no_whole_nanoseconds_expire(deadline: float) -> None
     assert deadline <= reached < deadline + 1e-6
 
 
+@pytest.mark.parametrize("deadline", [-math.inf, -5.0, 1.0])
+def test_a_deadline_moved_into_the_past_expires_without_time_passing(deadline: float) -> None:
+    async def main() -> float:
+        await trio.sleep_until(2)
+        with trio.CancelScope() as scope:
+            scope.deadline = deadline
+            await trio.sleep_forever()
+        return trio.current_time()
+
+    assert run(main) == 2
+
+
 def test_time_stands_still_while_a_thread_works() -> None:
     clock = VirtualClock()
     clock.runtime.heap.call_at(5, lambda: None)
