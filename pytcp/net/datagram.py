@@ -1,0 +1,402 @@
+"""A UDP endpoint: bind, connect, send, receive, and the errors that come back.
+
+Non-blocking: what would wait raises BlockingIOError, and `on_ready` tells of readiness. The receive
+queue is bounded in truesize (SO_RCVBUF), the newest datagram is dropped when it is full. Errors of the
+network reach a connected endpoint as one pending errno; with `recverr` they are also queued whole
+(IP_RECVERR), for unconnected endpoints too. The path MTU modes are IP_MTU_DISCOVER's.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytcp.tcp.const import POLLERR, POLLIN, POLLOUT
+from pytcp.wire.addr import IP4_ANY, IP4_BROADCAST, IP6_ANY, IP6_LOOPBACK, is_multicast
+from pytcp.wire.ipv4 import IPPROTO_UDP
+from pytcp.wire.udp import build_header, full_checksum
+
+from . import addr as A
+from . import ipv4, ipv6
+from .route import BROADCAST, Dst
+
+if TYPE_CHECKING:
+    from pytcp.wire.icmp import Quoted
+
+    from .interface import Interface
+    from .stack import Stack
+    from .udp import UdpTable
+
+MAX_PAYLOAD4 = 65507
+MAX_PAYLOAD6 = 65527
+MIN_RCVBUF = 2304
+ERRORS_KEPT = 64  # reports queued per endpoint
+
+DONT, WANT, DO, PROBE, INTERFACE, OMIT = range(6)
+
+ORIGIN_LOCAL = "local"
+ORIGIN_ICMP = {4: "icmp", 6: "icmp6"}
+
+
+class Datagram(NamedTuple):
+    """What was received, and from whom."""
+
+    data: bytes
+    source: bytes
+    sport: int
+    dst: bytes
+    dev: Interface
+    ttl: int
+    tos: int
+    bad: bool  # its checksum is wrong, which shows when it is read
+    truesize: int
+
+
+class ErrorReport(NamedTuple):
+    """One entry of the error queue (struct sock_extended_err and the address beside it)."""
+
+    errno: int
+    origin: str  # local, icmp, icmp6
+    type: int
+    code: int
+    info: int  # the MTU of a path MTU report
+    offender: bytes  # who sent the error; b"" for local ones
+    data: bytes  # payload as far as it was quoted
+    dst: bytes  # where the datagram was going
+    dport: int
+
+
+class UdpSocket:
+    """One endpoint; made by `UdpTable.socket`."""
+
+    __slots__ = (
+        "stack", "table", "family", "saddr", "bound_addr", "lport", "raddr", "rport", "dev", "reuseaddr", "reuseport", "v6only", "broadcast",
+        "tos", "ttl", "multicast_ttl", "multicast_all", "pmtu_disc", "dontfrag", "recverr", "no_check6_rx", "rcvbuf", "rmem", "queue", "errors", "err",
+        "on_ready", "closed", "ip_id", "groups",
+    )  # fmt: skip
+
+    def __init__(self, stack: Stack, table: UdpTable, family: int) -> None:
+        self.stack = stack
+        self.table = table
+        self.family = family
+        self.saddr = b""  # local address, b"" = any
+        self.bound_addr = b""
+        self.lport = 0
+        self.raddr = b""
+        self.rport = 0
+        self.dev: Interface | None = None  # SO_BINDTODEVICE
+        self.reuseaddr = False
+        self.reuseport = False
+        self.v6only = bool(stack.sysctl.bindv6only)
+        self.broadcast = False
+        self.tos = 0
+        self.ttl = 0  # 0: the sysctl
+        self.multicast_ttl = 1
+        self.multicast_all = True
+        self.pmtu_disc = DONT if stack.sysctl.ip_no_pmtu_disc else WANT
+        self.dontfrag = False  # IPV6_DONTFRAG
+        self.recverr = False
+        self.no_check6_rx = False
+        self.rcvbuf = stack.sysctl.rmem_default
+        self.rmem = 0
+        self.queue: deque[Datagram] = deque()
+        self.errors: deque[ErrorReport] = deque(maxlen=ERRORS_KEPT)
+        self.err = 0
+        self.on_ready: Callable[[int], None] | None = None
+        self.closed = False
+        self.ip_id = 0
+        self.groups: set[tuple[Interface, bytes]] = set()
+
+    # --- setting up ---
+
+    def _check(self) -> None:
+        if self.closed:
+            raise OSError(errno.EBADF, "the endpoint is closed")
+        self.stack.check_open()
+
+    def set_rcvbuf(self, value: int) -> None:
+        """SO_RCVBUF: the kernel doubles what is asked for."""
+        self.rcvbuf = max(2 * min(value, self.stack.sysctl.rmem_max), MIN_RCVBUF)
+
+    def bind(self, addr: bytes, port: int) -> None:
+        """Take a local address (b"" or all zeros = any) and port (0 = any free one).
+
+        Raises OSError: EINVAL when bound already, EADDRNOTAVAIL for somebody else's address, EADDRINUSE."""
+        self._check()
+        if self.lport:
+            raise OSError(errno.EINVAL, "bound already")
+        if addr in (IP4_ANY, IP6_ANY):
+            addr = b""
+        if addr and not self._may_bind(addr):
+            raise OSError(errno.EADDRNOTAVAIL, "not an address of this host")
+        self.saddr = self.bound_addr = addr
+        try:
+            self._take_port(port)
+        except OSError:
+            self.saddr = self.bound_addr = b""
+            raise
+
+    def _may_bind(self, addr: bytes) -> bool:
+        stack = self.stack
+        if len(addr) == 4:
+            ours = addr in stack.local4 or addr[0] == 127 or addr in stack.broadcast4 or addr == IP4_BROADCAST
+            return ours or is_multicast(addr) or bool(stack.sysctl.ip_nonlocal_bind)
+        if A.is_v4mapped(addr):
+            return self._may_bind(addr[12:])
+        return addr in stack.local6 or is_multicast(addr)
+
+    def _take_port(self, port: int) -> None:
+        ports = self.table.ports
+        if port:
+            ports.bind(self, port)
+        else:
+            port = ports.bind_any(self, self.stack.sysctl.ip_local_port_range)
+        self.lport = port
+        self.table.enter(self)
+
+    def connect(self, addr: bytes, port: int) -> None:
+        """Fix the peer. Raises OSError: ENETUNREACH, EACCES (broadcast without permission), EAGAIN (no port left)."""
+        self._check()
+        addr = self._mapped(addr)
+        dst = self._route(addr)
+        if not self.lport:
+            try:
+                self._take_port(0)
+            except OSError:
+                raise BlockingIOError(errno.EAGAIN, "no port is left") from None
+        self.saddr = self.bound_addr or self._source(dst)
+        self.raddr = _unwire(self.family, dst.daddr)
+        self.rport = port
+        self.ip_id = self.stack.random.getrandbits(16)
+
+    def disconnect(self) -> None:
+        """Accept datagrams from anybody again."""
+        self.raddr, self.rport = b"", 0
+        self.saddr = self.bound_addr
+
+    def join(self, group: bytes, dev: Interface) -> None:
+        """IP_ADD_MEMBERSHIP. Raises OSError EADDRINUSE when joined already."""
+        self._check()
+        if (dev, group) in self.groups:
+            raise OSError(errno.EADDRINUSE, "joined already")
+        self.stack.join(dev, group)
+        self.groups.add((dev, group))
+
+    def hears(self, group: bytes) -> bool:
+        """Whether datagrams to a group are delivered here: joined by us, or by anybody unless IP_MULTICAST_ALL is off."""
+        return self.multicast_all or any(joined == group for _, joined in self.groups)
+
+    # --- sending ---
+
+    def _mapped(self, addr: bytes) -> bytes:
+        """A destination as it goes on the wire: IPv4 for mapped addresses, loopback for the wildcard."""
+        if self.family == 6 and A.is_v4mapped(addr):
+            addr = addr[12:]
+        elif self.family == 6 and len(addr) == 4:
+            raise OSError(errno.EAFNOSUPPORT, "an IPv4 address on an IPv6 socket")
+        if addr == IP4_ANY:
+            return A.LOOPBACK4
+        return IP6_LOOPBACK if addr == IP6_ANY else addr
+
+    def _route(self, daddr: bytes) -> Dst:
+        source = self.saddr
+        if len(source) == 16 and len(daddr) == 4:
+            source = source[12:]
+        dst = self.stack.dst(daddr, b"" if is_multicast(source or b"\0") else source, self.dev)
+        if dst.kind == BROADCAST and not self.broadcast:
+            raise PermissionError(errno.EACCES, "broadcast without SO_BROADCAST")
+        return dst
+
+    def _source(self, dst: Dst) -> bytes:
+        return _unwire(self.family, dst.saddr)
+
+    def send(self, data: bytes, *, confirm: bool = False) -> int:
+        """Send to the connected peer. `confirm` = MSG_CONFIRM. Raises OSError EDESTADDRREQ and as `sendto`."""
+        if not self.rport:
+            self._check()
+            raise OSError(errno.EDESTADDRREQ, "no destination")
+        return self.sendto(data, self.raddr, self.rport, confirm=confirm)
+
+    def sendto(self, data: bytes, addr: bytes, port: int, *, confirm: bool = False) -> int:
+        """Send one datagram. Raises a pending error first (nothing is sent then); OSError: EINVAL for port 0,
+        EMSGSIZE, ENETUNREACH, EACCES, EAFNOSUPPORT."""
+        self._check()
+        if port == 0:
+            raise OSError(errno.EINVAL, "port 0")
+        daddr = self._mapped(addr)
+        four = len(daddr) == 4
+        if len(data) > (MAX_PAYLOAD4 if four else MAX_PAYLOAD6):
+            raise OSError(errno.EMSGSIZE, "datagram is too long")
+        self._raise_pending()
+        if not self.lport:
+            try:
+                self._take_port(0)
+            except OSError:
+                raise BlockingIOError(errno.EAGAIN, "no port is left") from None
+        dst = self._route(daddr)
+        saddr = self.saddr or self._source(dst)
+        if confirm:
+            dst.neigh.confirm()
+        if four:
+            self._send4(dst, saddr[-4:], data, port)
+        else:
+            self._send6(dst, saddr, data, port)
+        return len(data)
+
+    def _datagram(self, saddr: bytes, daddr: bytes, data: bytes, port: int) -> bytes:
+        size = 8 + len(data)
+        csum = full_checksum(saddr, daddr, build_header(self.lport, port, size, 0) + data)
+        return build_header(self.lport, port, size, csum) + data
+
+    def _too_long(self, dst: Dst, port: int, mtu: int) -> OSError:
+        """The datagram does not fit and may not be cut: the error queue says how much would."""
+        if self.recverr:
+            self.errors.append(ErrorReport(errno.EMSGSIZE, ORIGIN_LOCAL, 0, 0, mtu, b"", b"", _unwire(self.family, dst.daddr), port))
+        return OSError(errno.EMSGSIZE, f"the path takes packets of {mtu} bytes")
+
+    def _send4(self, dst: Dst, saddr: bytes, data: bytes, port: int) -> None:
+        stack = self.stack
+        mode = self.pmtu_disc
+        mtu = dst.mtu if mode <= DO else dst.dev.mtu
+        size = 28 + len(data)
+        if size > mtu and mode not in (DONT, WANT, OMIT):
+            raise self._too_long(dst, port, mtu)
+        df = mode in (DO, PROBE) or (mode == WANT and size <= mtu and not dst.mtu_lock)
+        ident: int | None = None
+        if self.raddr:
+            ident = self.ip_id & 0xFFFF
+            self.ip_id += 1
+        elif mode in (DO, PROBE):
+            ident = 0
+        ttl = self.multicast_ttl if is_multicast(dst.daddr) else self.ttl
+        datagram = self._datagram(saddr, dst.daddr, data, port)
+        stack.mib.UdpOutDatagrams += 1
+        ipv4.output(stack, dst, saddr, IPPROTO_UDP, datagram, tos=self.tos, ttl=ttl, df=df, ident=ident, mtu=mtu)
+
+    def _send6(self, dst: Dst, saddr: bytes, data: bytes, port: int) -> None:
+        stack = self.stack
+        mode = self.pmtu_disc
+        mtu = dst.mtu if mode <= DO else dst.dev.mtu6
+        if 48 + len(data) > mtu and (self.dontfrag or mode in (DO, PROBE, INTERFACE)):
+            raise self._too_long(dst, port, mtu)
+        flow = stack.flow_label(saddr, dst.daddr, self.lport, port, IPPROTO_UDP) if stack.sysctl.auto_flowlabels else 0
+        hops = self.multicast_ttl if is_multicast(dst.daddr) else self.ttl
+        stack.mib.Udp6OutDatagrams += 1
+        ipv6.output(stack, dst, saddr, IPPROTO_UDP, self._datagram(saddr, dst.daddr, data, port), tclass=self.tos, flow=flow, hops=hops, mtu=mtu)
+
+    # --- receiving ---
+
+    def queue_datagram(self, datagram: Datagram) -> None:
+        """A datagram for this endpoint came in."""
+        mib = self.stack.mib
+        if self.rmem and self.rmem + datagram.truesize > self.rcvbuf:
+            if self.family == 4:
+                mib.UdpRcvbufErrors += 1
+                mib.UdpInErrors += 1
+            else:
+                mib.Udp6RcvbufErrors += 1
+                mib.Udp6InErrors += 1
+            return
+        self.rmem += datagram.truesize
+        self.queue.append(datagram)
+        self._tell(POLLIN)
+
+    def recv(self) -> Datagram:
+        """The next datagram. Raises a pending error, or BlockingIOError when there is nothing."""
+        self._check()
+        self._raise_pending()
+        mib = self.stack.mib
+        if not self.queue:
+            raise BlockingIOError(errno.EAGAIN, "no datagram")
+        datagram = self.queue.popleft()
+        self.rmem -= datagram.truesize
+        four = len(datagram.source) == 4
+        if datagram.bad:
+            mib.count("UdpInCsumErrors" if four else "Udp6InCsumErrors")
+            mib.count("UdpInErrors" if four else "Udp6InErrors")
+            raise BlockingIOError(errno.EAGAIN, "its checksum was wrong")
+        mib.count("UdpInDatagrams" if four else "Udp6InDatagrams")
+        return datagram
+
+    def poll(self) -> int:
+        """Readiness bits."""
+        mask = POLLOUT
+        if self.queue:
+            mask |= POLLIN
+        if self.err or self.errors:
+            mask |= POLLERR
+        return mask
+
+    def _tell(self, events: int) -> None:
+        if self.on_ready is not None:
+            self.on_ready(events)
+
+    # --- errors ---
+
+    def _raise_pending(self) -> None:
+        if self.err:
+            number, self.err = self.err, 0
+            raise OSError(number, "the network reported an error")
+
+    def so_error(self) -> int:
+        """SO_ERROR: the pending error, cleared by asking."""
+        number, self.err = self.err, 0
+        return number
+
+    def recv_error(self) -> ErrorReport:
+        """The oldest report of the error queue (MSG_ERRQUEUE). Raises BlockingIOError when it is empty."""
+        if not self.errors:
+            raise BlockingIOError(errno.EAGAIN, "the error queue is empty")
+        return self.errors.popleft()
+
+    def icmp_error(self, number: int, hard: bool, family: int, kind: int, code: int, info: int, offender: bytes, quote: Quoted, raw: bytes) -> None:
+        """The network said something about a datagram of ours."""
+        if not self.recverr and not (hard and self.raddr):
+            return
+        if self.recverr:
+            mtu = info if number == errno.EMSGSIZE else 0
+            payload = quote.l4[8:]
+            self.errors.append(ErrorReport(number, ORIGIN_ICMP[family], kind, code, mtu, offender, payload, quote.dst, quote.dport))
+        self.err = number
+        self._tell(POLLERR)
+
+    def path_mtu_report(self, daddr: bytes, mtu: int) -> bool:
+        """A router said that the path takes only `mtu` bytes; whether that is an error for us."""
+        mode = self.pmtu_disc
+        if mode not in (INTERFACE, OMIT):
+            try:
+                self.stack.pmtu.update(self.stack.dst(daddr, b"", self.dev), mtu)
+            except OSError:
+                return False
+        if len(daddr) == 4:
+            return mode != DONT
+        return mode not in (DONT, INTERFACE, OMIT)
+
+    def mtu(self) -> int:
+        """IP_MTU, IPV6_MTU: what the path of a connected endpoint takes. Raises OSError ENOTCONN."""
+        if not self.raddr:
+            raise OSError(errno.ENOTCONN, "not connected")
+        dst = self._route(self._mapped(self.raddr))
+        if self.pmtu_disc in (INTERFACE, OMIT):
+            return dst.dev.mtu if dst.family == 4 else dst.dev.mtu6
+        return dst.mtu
+
+    def close(self) -> None:
+        """Give everything back; a second call does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        for dev, group in self.groups:
+            self.stack.leave(dev, group)
+        self.groups.clear()
+        if self.lport:
+            self.table.leave(self)
+        self.queue.clear()
+        self.rmem = 0
+
+
+def _unwire(family: int, addr: bytes) -> bytes:
+    """A wire address as a socket of `family` calls it."""
+    return A.V4MAPPED + addr if family == 6 and len(addr) == 4 else addr

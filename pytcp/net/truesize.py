@@ -1,0 +1,38 @@
+"""Memory a packet is charged with: the modelled kernel's skb sizes, not Python's.
+
+Receive buffers, send buffers and the queue behind an unresolved neighbour are all bounded in
+`truesize` bytes, so these numbers decide how much fits (linux-host §1, §6) and, through TCP's
+scaling ratio, which window is offered (linux-tcp §14). They are the 6.18 x86-64 layout: sk_buff 256
+bytes, shared info 320, small heads from a 576-byte cache, others from power-of-two slabs; what comes
+in through TAP has its head sized to the frame and anything above one page in whole pages.
+"""
+
+from __future__ import annotations
+
+SKB = 256
+OVERHEAD = 576  # sk_buff and shared info
+SMALL_HEAD = 576
+GOOD_LINEAR = 3712  # largest frame TAP copies into one piece: a page less shared info and padding
+_TX_ROOM = 128  # link-layer and protocol headroom a sender reserves
+
+
+def rx_truesize(length: int) -> int:
+    """A received frame of `length` bytes with its link-layer header.
+
+    Measured: 704 for 52 bytes, 2176 for 1514; 2, 4, 10 and 44 x 1448 in one super-frame give
+    payload/truesize ratios of 203, 164, 215, 245 (of 256): the head alone is linear in the last three.
+    """
+    if length <= GOOD_LINEAR:
+        return ((length + 64 + 63) & ~63) + OVERHEAD
+    return 832 + ((length - 66 + 4095) & ~4095)
+
+
+def tx_truesize(length: int) -> int:
+    """A packet of `length` bytes (network header on) that this host builds outside of TCP.
+
+    Measured: 832 for 128 bytes, 2304 for 1500.
+    """
+    need = length + _TX_ROOM + (OVERHEAD - SKB)
+    if need <= SMALL_HEAD:
+        return SMALL_HEAD + SKB
+    return (1 << (need - 1).bit_length()) + SKB
