@@ -21,6 +21,8 @@ from .sysctl import TcpSysctl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytcp.wire.tcp import Segment
+
     from .cong.base import CongestionControl
     from .skb import Buffer, Skb
 
@@ -31,8 +33,12 @@ class Host(Protocol):
     """What the engine asks of the world. The stack implements it; unit tests give a fake one."""
 
     now_ns: int
-    sysctl: TcpSysctl
-    mib: TcpMib
+
+    @property
+    def sysctl(self) -> TcpSysctl: ...
+
+    @property
+    def mib(self) -> TcpMib: ...
 
     def transmit(self, sk: Sock, th: bytes, parts: Sequence[Buffer], length: int, skb: Skb | None, gso_size: int, truesize: int, ecn: int) -> int:
         """Send one super-segment: TCP header `th` (checksum field = folded pseudo-header sum), payload
@@ -432,3 +438,11 @@ class Sock:
         from . import timers
 
         timers.fire(self)
+
+    def receive(self, seg: Segment) -> None:
+        """One segment, or super-segment, that the demux table found to be for this socket.
+
+        The host replaces this method by `input.receive` itself, which spares the hot path a call."""
+        from . import input as room
+
+        room.receive(self, seg)
