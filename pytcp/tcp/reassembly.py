@@ -131,17 +131,15 @@ def fast_path_check(sk: Sock) -> None:
 def _fill_from_ofo(sk: Sock) -> None:
     """rcv_nxt moved: take over what is in order now."""
     ofo = sk.ofo_queue
-    dsack_high = sk.rcv_nxt
+    edge = sk.rcv_nxt
     taken = 0
     finished = False
     for chunk in ofo:
         if chunk.seq > sk.rcv_nxt:
             break
-        if chunk.seq < dsack_high:
-            dsack = dsack_high
-            if chunk.end_seq < dsack_high:
-                dsack_high = chunk.end_seq
-            sack_send.dsack_extend(sk, chunk.seq, dsack)
+        if chunk.seq < edge:
+            # the segment that filled the hole repeated (the beginning of) this
+            sack_send.dsack_extend(sk, chunk.seq, min(chunk.end_seq, edge))
         taken += 1
         if chunk.end_seq <= sk.rcv_nxt:
             memory.free_chunk(sk, chunk)

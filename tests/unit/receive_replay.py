@@ -13,10 +13,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from harness import MS, FakeHost, Sent, make_sock
 from pytcp.tcp import const, delack, handshake, input, recv, rtt, rwnd, sendmsg
 from pytcp.tcp.sock import Sock
 from pytcp.wire.tcp import Segment
+
+from .harness import MS, FakeHost, Sent, make_sock
 
 DATA = Path(__file__).parent.parent / "data" / "receive"
 FLAG_BITS = {"S": 2, "F": 1, "R": 4, "P": 8, "U": 0x20, "E": 0x40, "W": 0x80, ".": 0x10}
@@ -25,10 +26,10 @@ OUR_ISN = 0xFFFFF000
 PEER_ISN = 0xFFFFFC00
 # counters that only the receive path moves
 COUNTERS = (
-    "DelayedACKs TCPHPHits TCPRcvCoalesce TCPRcvCollapsed PruneCalled RcvPruned OfoPruned TCPRcvQDrop TCPOFOQueue TCPOFOMerge TCPOFODrop "
-    "TCPZeroWindowDrop BeyondWindow TCPFromZeroWindowAdv TCPToZeroWindowAdv TCPWantZeroWindowAdv TCPDSACKOldSent TCPDSACKOfoSent "
-    "TCPAckCompressed DelayedACKLost TCPChallengeACK TCPSYNChallenge TCPACKSkippedChallenge"
-).split()
+    "DelayedACKs", "TCPHPHits", "TCPRcvCoalesce", "TCPRcvCollapsed", "PruneCalled", "RcvPruned", "OfoPruned", "TCPRcvQDrop", "TCPOFOQueue", "TCPOFOMerge",
+    "TCPOFODrop", "TCPZeroWindowDrop", "BeyondWindow", "TCPFromZeroWindowAdv", "TCPToZeroWindowAdv", "TCPWantZeroWindowAdv", "TCPDSACKOldSent",
+    "TCPDSACKOfoSent", "TCPAckCompressed", "DelayedACKLost", "TCPChallengeACK", "TCPSYNChallenge", "TCPACKSkippedChallenge",
+)  # fmt: skip
 
 
 def load(name: str) -> dict[str, Any]:
@@ -273,9 +274,7 @@ class Replay:
         blocks = sent.options.split(b"\1\1\5", 1)
         if len(blocks) == 2:
             raw = blocks[1][1:]
-            out["sack"] = [
-                [(int.from_bytes(raw[i + j : i + j + 4], "big") - PEER_ISN) & 0xFFFFFFFF for j in (0, 4)] for i in range(0, len(raw), 8)
-            ]
+            out["sack"] = [[(int.from_bytes(raw[i + j : i + j + 4], "big") - PEER_ISN) & 0xFFFFFFFF for j in (0, 4)] for i in range(0, len(raw), 8)]
         return out
 
     def count(self) -> None:
