@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Makes a checkout able to run: sourced by tools/test, tools/demo, tools/bench.
 #
 #   . "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
