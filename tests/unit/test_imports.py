@@ -70,3 +70,14 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     code = "import sys, pytcp; print(sorted({'trio', 'pyroute2', 'click', 'rich', 'cffi', '_cffi_backend'} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
     assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", pytcp.__all__)
+def test_every_public_name_is_there_when_asked_for(name: str) -> None:
+    assert getattr(pytcp, name) is not None
+    assert name in dir(pytcp)
+
+
+def test_other_names_are_not() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = pytcp.nothing
