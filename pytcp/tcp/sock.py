@@ -78,6 +78,9 @@ class Host(Protocol):
     def listener(self, family: int, addr: bytes, port: int) -> Sock | None:
         """The LISTEN socket a SYN to this local address and port reaches."""
 
+    def is_local(self, addr: bytes) -> bool:
+        """Whether `addr` is an address of this host (bind)."""
+
     def new_sock(self, family: int) -> Sock:
         """A Sock for a passive open, with this host."""
 

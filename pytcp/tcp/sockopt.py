@@ -1,0 +1,394 @@
+"""setsockopt and getsockopt of a TCP socket: Linux's names, ranges, roundings and refusals (linux-sockets §7).
+
+Here are the two calls and the options at SOL_SOCKET; `sockopt_tcp` and `sockopt_ip` have the others. Options
+of features that do not exist here (Fast Open, MD5, zero-copy, time stamping, device binding) are refused
+as by a kernel built without them: ENOPROTOOPT. Lengths: an int is read from the first 4 bytes; fewer is
+EINVAL, except at IPPROTO_IP, where one byte is a number too. A getsockopt buffer that is too small gets
+the first bytes of the value.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from struct import Struct
+
+from . import keepalive, rwnd, sockopt_ip, sockopt_tcp
+from .const import SF_LISTEN
+from .sock import Sock
+from .sockopt_kinds import (
+    INT,
+    INT_MAX,
+    IPPROTO_IP,
+    IPPROTO_IPV6,
+    IPPROTO_TCP,
+    M32,
+    SOL_SOCKET,
+    ByteSetter,
+    Getter,
+    Key,
+    Setter,
+    check,
+    constant,
+    defaults,
+    fail,
+    field,
+    flag,
+    in_range,
+    keep,
+    kept,
+    kept_getter,
+    ticks,
+    to_int,
+    write_space,
+)
+
+UNLIMITED_RATE = 0xFFFFFFFFFFFFFFFF
+_LINGER = Struct("=ii")
+_TIMEVAL = Struct("=qq")
+_U64 = Struct("=Q")
+_MEMINFO = Struct("=9I")
+
+
+# ---------------------------------------------------------------- the two calls
+
+
+def setsockopt(sk: Sock, level: int, name: int, value: int | bytes) -> None:
+    """Set an option from an int or from bytes as the system call takes them.
+
+    Raises OSError: ENOPROTOOPT (no such option, or not to be set), EINVAL, EPERM, ENOENT, EDOM, ..."""
+    key = (level, name)
+    special = _SET_BYTES.get(key)
+    if special is not None:
+        special(sk, INT.pack(value) if isinstance(value, int) else bytes(value))
+        return
+    if isinstance(value, int):
+        number = to_int(value)
+    elif len(value) >= 4:
+        number = INT.unpack_from(value)[0]
+        if key in _EXACT_LENGTH and len(value) != 4:
+            fail(errno.EINVAL)
+    elif level == IPPROTO_IP and key not in _EXACT_LENGTH and key in _SET:
+        number = value[0] if value else 0
+    elif key in _LENGTH_UNCHECKED:
+        number = 0
+    elif level == IPPROTO_IP and key not in _SET:
+        fail(errno.ENOPROTOOPT)
+    else:
+        fail(errno.EINVAL)
+    setter = _SET.get(key)
+    if setter is None:
+        fail(errno.ENOPROTOOPT, "Protocol not available")
+    setter(sk, number)
+
+
+def getsockopt(sk: Sock, level: int, name: int, buflen: int = 0) -> int | bytes:
+    """An option's value: an int, or with `buflen` the first `buflen` bytes of what the system call would write.
+
+    A structure asked for without `buflen` gives its first int. Raises OSError ENOPROTOOPT, EINVAL, ENOTCONN."""
+    key = (level, name)
+    if key == (IPPROTO_TCP, sockopt_tcp.TCP_SAVED_SYN):
+        return sockopt_tcp.saved_syn(sk, buflen)
+    getter = _GET.get(key)
+    if getter is None:
+        fail(errno.ENOPROTOOPT, "Protocol not available")
+    value = getter(sk)
+    if not buflen:
+        if isinstance(value, int):
+            return value
+        return INT.unpack(value[:4].ljust(4, b"\0"))[0]  # type: ignore[no-any-return]
+    if isinstance(value, int):
+        if level == IPPROTO_IP and 0 < buflen < 4 and 0 <= value <= 255 and key not in _EXACT_LENGTH:
+            return bytes((value,))
+        value = INT.pack(value)
+    return value[:buflen]
+
+
+SO_DEBUG = 1
+SO_REUSEADDR = 2
+SO_TYPE = 3
+SO_ERROR = 4
+SO_DONTROUTE = 5
+SO_BROADCAST = 6
+SO_SNDBUF = 7
+SO_RCVBUF = 8
+SO_KEEPALIVE = 9
+SO_OOBINLINE = 10
+SO_PRIORITY = 12
+SO_LINGER = 13
+SO_REUSEPORT = 15
+SO_RCVLOWAT = 18
+SO_SNDLOWAT = 19
+SO_RCVTIMEO = 20
+SO_SNDTIMEO = 21
+SO_ACCEPTCONN = 30
+SO_SNDBUFFORCE = 32
+SO_RCVBUFFORCE = 33
+SO_MARK = 36
+SO_PROTOCOL = 38
+SO_DOMAIN = 39
+SO_RXQ_OVFL = 40
+SO_PEEK_OFF = 42
+SO_NOFCS = 43
+SO_LOCK_FILTER = 44
+SO_SELECT_ERR_QUEUE = 45
+SO_BUSY_POLL = 46
+SO_MAX_PACING_RATE = 47
+SO_INCOMING_CPU = 49
+SO_CNX_ADVICE = 53
+SO_MEMINFO = 55
+SO_COOKIE = 57
+SO_PREFER_BUSY_POLL = 69
+SO_RESERVE_MEM = 73
+SO_TXREHASH = 74
+SO_RCVMARK = 75
+SO_RCVPRIORITY = 82
+
+AF_INET = 2
+AF_INET6 = 10
+SOCK_STREAM = 1
+SOCK_MIN_SNDBUF = 4608
+SOCK_MIN_RCVBUF = 2304
+
+
+def take_error(sk: Sock) -> int:
+    """SO_ERROR: the pending error, else what an ICMP error has left; reading clears it."""
+    code = sk.sk_err
+    if code:
+        sk.sk_err = 0
+    else:
+        code = sk.sk_err_soft
+        sk.sk_err_soft = 0
+    return code
+
+
+def _set_sndbuf(sk: Sock, value: int) -> None:
+    limit = sk.sysctl.wmem_max
+    _force_sndbuf(sk, min(value, limit) if value >= 0 else limit)
+
+
+def _force_sndbuf(sk: Sock, value: int) -> None:
+    sk.sndbuf_locked = True
+    sk.sndbuf = max(min(max(value, 0), INT_MAX // 2) * 2, SOCK_MIN_SNDBUF)
+    write_space(sk)
+
+
+def _force_rcvbuf(sk: Sock, value: int) -> None:
+    sk.rcvbuf_locked = True
+    sk.rcvbuf = max(min(max(value, 0), INT_MAX // 2) * 2, SOCK_MIN_RCVBUF)
+
+
+def _set_keepalive(sk: Sock, value: int) -> None:
+    keepalive.set_enabled(sk, bool(value))
+
+
+def _set_oobinline(sk: Sock, value: int) -> None:
+    sk.rx_opt_oobinline = bool(value)
+
+
+def _set_reuseaddr(sk: Sock, value: int) -> None:
+    sk.reuseaddr = bool(value)
+
+
+def _set_reuseport(sk: Sock, value: int) -> None:
+    sk.reuseport = bool(value)
+
+
+def _set_priority(sk: Sock, value: int) -> None:
+    sk.priority = value
+
+
+def _set_mark(sk: Sock, value: int) -> None:
+    sk.mark = value
+
+
+def _set_peek_off(sk: Sock, value: int) -> None:
+    sk.peek_off = value
+
+
+def _set_lock_filter(sk: Sock, value: int) -> None:
+    key = (SOL_SOCKET, SO_LOCK_FILTER)
+    if not value and kept(sk, *key):
+        fail(errno.EPERM, "Operation not permitted")
+    keep(sk, key, int(bool(value)))
+
+
+def _set_linger(sk: Sock, value: bytes) -> None:
+    """The time is kept in ticks of 32 bits, also while lingering is off."""
+    check(len(value) >= _LINGER.size)
+    on, seconds = _LINGER.unpack_from(value)
+    if not on:
+        sk.linger = None
+        return
+    hz = sk.sysctl.hz
+    sk.linger = ((seconds & M32) * hz & M32) // hz
+    keep(sk, (SOL_SOCKET, SO_LINGER), sk.linger)
+
+
+def _get_linger(sk: Sock) -> bytes:
+    stored = (sk.optmem or {}).get((SOL_SOCKET, SO_LINGER), 0)
+    return _LINGER.pack(sk.linger is not None, stored if sk.linger is None else sk.linger)
+
+
+def _set_timeout(name: int) -> Callable[[Sock, bytes], None]:
+    def setter(sk: Sock, value: bytes) -> None:
+        check(len(value) >= _TIMEVAL.size)
+        seconds, us = _TIMEVAL.unpack_from(value)
+        if not 0 <= us < 1_000_000:
+            fail(errno.EDOM, "Numerical argument out of domain")
+        if seconds < 0:
+            total = 0
+        elif seconds or us:
+            total = ticks(sk, seconds * 1_000_000 + us) * sk.sysctl.tick_ns // 1000
+        else:
+            total = FOREVER
+        keep(sk, (SOL_SOCKET, name), total)
+
+    return setter
+
+
+FOREVER = -1
+
+
+def timeout_us(sk: Sock, name: int) -> int:
+    """SO_RCVTIMEO or SO_SNDTIMEO: us a blocking call waits; 0 = not at all, FOREVER = no limit."""
+    return (sk.optmem or {}).get((SOL_SOCKET, name), FOREVER)
+
+
+def _get_timeout(name: int) -> Getter:
+    def getter(sk: Sock) -> bytes:
+        total = timeout_us(sk, name)
+        return _TIMEVAL.pack(*divmod(max(total, 0), 1_000_000))
+
+    return getter
+
+
+def _set_pacing(sk: Sock, value: bytes) -> None:
+    """Bytes per second as 32 or 64 bits; all ones = no limit. From the first limit on packets are spaced."""
+    check(len(value) >= 4)
+    if len(value) >= 8:
+        rate = _U64.unpack_from(value)[0]
+    else:
+        rate = int.from_bytes(value[:4], "little")
+        if rate == M32:
+            rate = UNLIMITED_RATE
+    if rate != UNLIMITED_RATE and not sk.pacing_status:
+        sk.pacing_status = 1
+    sk.max_pacing_rate = rate
+    sk.pacing_rate = min(sk.pacing_rate, rate)
+
+
+def _set_cnx_advice(sk: Sock, value: int) -> None:
+    """1: the program says the path is bad; try another flow hash."""
+    if value == 1:
+        sk.host.rehash(sk)
+
+
+def _get_cookie(sk: Sock) -> bytes:
+    """A number no other socket of the stack has, chosen when first asked for."""
+    key = (SOL_SOCKET, SO_COOKIE)
+    if sk.optmem is None or key not in sk.optmem:
+        keep(sk, key, sk.host.random32() << 32 | sk.host.random32())
+    assert sk.optmem is not None
+    return _U64.pack(sk.optmem[key])
+
+
+def _get_meminfo(sk: Sock) -> bytes:
+    return _MEMINFO.pack(sk.rmem_alloc, sk.rcvbuf, max(sk.wmem_alloc - 1, 0), sk.sndbuf, sk.forward_alloc, sk.wmem_queued, 0, 0, 0)
+
+
+def _set_reserve_mem(sk: Sock, value: int) -> None:
+    check(value >= 0)
+    fail(errno.EOPNOTSUPP, "no memory control group to reserve from")
+
+
+def _set_txrehash(sk: Sock, value: int) -> None:
+    check(-1 <= value <= 1)
+    keep(sk, (SOL_SOCKET, SO_TXREHASH), 1 if value else 0)
+
+
+# ---------------------------------------------------------------- tables
+
+_KEPT: dict[Key, int] = {
+    (SOL_SOCKET, SO_DEBUG): 0,
+    (SOL_SOCKET, SO_DONTROUTE): 0,
+    (SOL_SOCKET, SO_BROADCAST): 0,
+    (SOL_SOCKET, SO_RXQ_OVFL): 0,
+    (SOL_SOCKET, SO_NOFCS): 0,
+    (SOL_SOCKET, SO_LOCK_FILTER): 0,
+    (SOL_SOCKET, SO_SELECT_ERR_QUEUE): 0,
+    (SOL_SOCKET, SO_BUSY_POLL): 0,
+    (SOL_SOCKET, SO_INCOMING_CPU): -1,
+    (SOL_SOCKET, SO_PREFER_BUSY_POLL): 0,
+    (SOL_SOCKET, SO_TXREHASH): 1,
+    (SOL_SOCKET, SO_RCVMARK): 0,
+    (SOL_SOCKET, SO_RCVPRIORITY): 0,
+}
+defaults |= _KEPT
+
+_SET: dict[Key, Setter] = (
+    sockopt_tcp.SET
+    | sockopt_ip.SET
+    | {key: flag(key) for key in _KEPT}
+    | {
+        (SOL_SOCKET, SO_REUSEADDR): _set_reuseaddr,
+        (SOL_SOCKET, SO_REUSEPORT): _set_reuseport,
+        (SOL_SOCKET, SO_SNDBUF): _set_sndbuf,
+        (SOL_SOCKET, SO_RCVBUF): rwnd.set_rcvbuf,
+        (SOL_SOCKET, SO_SNDBUFFORCE): _force_sndbuf,
+        (SOL_SOCKET, SO_RCVBUFFORCE): _force_rcvbuf,
+        (SOL_SOCKET, SO_KEEPALIVE): _set_keepalive,
+        (SOL_SOCKET, SO_OOBINLINE): _set_oobinline,
+        (SOL_SOCKET, SO_PRIORITY): _set_priority,
+        (SOL_SOCKET, SO_RCVLOWAT): rwnd.set_rcvlowat,
+        (SOL_SOCKET, SO_MARK): _set_mark,
+        (SOL_SOCKET, SO_PEEK_OFF): _set_peek_off,
+        (SOL_SOCKET, SO_LOCK_FILTER): _set_lock_filter,
+        (SOL_SOCKET, SO_BUSY_POLL): in_range((SOL_SOCKET, SO_BUSY_POLL), 0, INT_MAX),
+        (SOL_SOCKET, SO_INCOMING_CPU): in_range((SOL_SOCKET, SO_INCOMING_CPU), -INT_MAX - 1, INT_MAX),
+        (SOL_SOCKET, SO_CNX_ADVICE): _set_cnx_advice,
+        (SOL_SOCKET, SO_RESERVE_MEM): _set_reserve_mem,
+        (SOL_SOCKET, SO_TXREHASH): _set_txrehash,
+    }
+)
+
+_SET_BYTES: dict[Key, ByteSetter] = sockopt_tcp.SET_BYTES | {
+    (SOL_SOCKET, SO_LINGER): _set_linger,
+    (SOL_SOCKET, SO_RCVTIMEO): _set_timeout(SO_RCVTIMEO),
+    (SOL_SOCKET, SO_SNDTIMEO): _set_timeout(SO_SNDTIMEO),
+    (SOL_SOCKET, SO_MAX_PACING_RATE): _set_pacing,
+}
+
+_GET: dict[Key, Getter] = (
+    sockopt_tcp.GET
+    | sockopt_ip.GET
+    | {key: kept_getter(key) for key in _KEPT}
+    | {
+        (SOL_SOCKET, SO_REUSEADDR): field("reuseaddr"),
+        (SOL_SOCKET, SO_REUSEPORT): field("reuseport"),
+        (SOL_SOCKET, SO_TYPE): constant(SOCK_STREAM),
+        (SOL_SOCKET, SO_ERROR): take_error,
+        (SOL_SOCKET, SO_SNDBUF): field("sndbuf"),
+        (SOL_SOCKET, SO_RCVBUF): field("rcvbuf"),
+        (SOL_SOCKET, SO_KEEPALIVE): field("keepopen"),
+        (SOL_SOCKET, SO_OOBINLINE): field("rx_opt_oobinline"),
+        (SOL_SOCKET, SO_PRIORITY): field("priority"),
+        (SOL_SOCKET, SO_LINGER): _get_linger,
+        (SOL_SOCKET, SO_RCVLOWAT): field("rcvlowat"),
+        (SOL_SOCKET, SO_SNDLOWAT): constant(1),
+        (SOL_SOCKET, SO_RCVTIMEO): _get_timeout(SO_RCVTIMEO),
+        (SOL_SOCKET, SO_SNDTIMEO): _get_timeout(SO_SNDTIMEO),
+        (SOL_SOCKET, SO_ACCEPTCONN): lambda sk: int(1 << sk.state & SF_LISTEN != 0),
+        (SOL_SOCKET, SO_MARK): field("mark"),
+        (SOL_SOCKET, SO_PROTOCOL): constant(IPPROTO_TCP),
+        (SOL_SOCKET, SO_DOMAIN): lambda sk: AF_INET if sk.family == 4 else AF_INET6,
+        (SOL_SOCKET, SO_PEEK_OFF): field("peek_off"),
+        (SOL_SOCKET, SO_MAX_PACING_RATE): lambda sk: _U64.pack(sk.max_pacing_rate),
+        (SOL_SOCKET, SO_MEMINFO): _get_meminfo,
+        (SOL_SOCKET, SO_COOKIE): _get_cookie,
+        (SOL_SOCKET, SO_RESERVE_MEM): constant(0),
+    }
+)
+
+_EXACT_LENGTH = {(IPPROTO_IP, sockopt_ip.IP_LOCAL_PORT_RANGE)}
+_LENGTH_UNCHECKED = {(IPPROTO_IPV6, sockopt_ip.IPV6_AUTOFLOWLABEL), (IPPROTO_IPV6, sockopt_ip.IPV6_DONTFRAG)}

@@ -1,0 +1,116 @@
+"""Kinds of socket options, and what their functions share; the options themselves are in `sockopt` and beside it.
+
+Every option has a key (level, name). Most are a setter and a getter on the Sock; some are only *kept*: a
+number in `sk.optmem` with a default in `defaults`, because for TCP it means nothing more in Linux either,
+or because the room it concerns looks there.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from struct import Struct
+from typing import NoReturn
+
+from . import sendmsg
+from .const import POLLOUT
+from .sock import Sock
+
+SOL_SOCKET = 1
+IPPROTO_IP = 0
+IPPROTO_TCP = 6
+IPPROTO_IPV6 = 41
+
+INT_MAX = 0x7FFFFFFF
+M32 = 0xFFFFFFFF
+INT = Struct("=i")
+
+Key = tuple[int, int]
+Setter = Callable[[Sock, int], None]
+ByteSetter = Callable[[Sock, bytes], None]
+Getter = Callable[[Sock], int | bytes]
+
+# options that are only kept, and what they are until set; each group of options adds its own
+defaults: dict[Key, int] = {}
+
+
+def fail(code: int, text: str = "") -> NoReturn:
+    raise OSError(code, text or errno.errorcode[code])
+
+
+def check(ok: bool) -> None:
+    """EINVAL unless `ok`."""
+    if not ok:
+        fail(errno.EINVAL, "Invalid argument")
+
+
+def kept(sk: Sock, level: int, name: int) -> int:
+    """The value of an option that is only kept."""
+    key = (level, name)
+    default = defaults[key]
+    return default if sk.optmem is None else sk.optmem.get(key, default)
+
+
+def keep(sk: Sock, key: Key, value: int) -> None:
+    if sk.optmem is None:
+        sk.optmem = {}
+    sk.optmem[key] = value
+
+
+def to_int(value: int) -> int:
+    """What a C int makes of a Python int. Raises OSError EINVAL beyond 32 bits."""
+    if not -(1 << 31) <= value <= M32:
+        fail(errno.EINVAL)
+    return value if value <= INT_MAX else value - (1 << 32)
+
+
+def ticks(sk: Sock, us: int) -> int:
+    """Microseconds as whole ticks, rounded up."""
+    return -(-us * 1000 // sk.sysctl.tick_ns)
+
+
+def write_space(sk: Sock) -> None:
+    """Tell a waiting writer when the new limit leaves it room."""
+    if sk.nospace and sendmsg.stream_is_writeable(sk):
+        sk.nospace = False
+        sk.host.wake(sk, POLLOUT)
+
+
+# ---------------------------------------------------------------- makers of setters and getters
+
+
+def in_range(key: Key, low: int, high: int) -> Setter:
+    def setter(sk: Sock, value: int) -> None:
+        check(low <= value <= high)
+        keep(sk, key, value)
+
+    return setter
+
+
+def flag(key: Key) -> Setter:
+    def setter(sk: Sock, value: int) -> None:
+        keep(sk, key, int(bool(value)))
+
+    return setter
+
+
+# values that are only kept, with their defaults
+def field(name: str) -> Getter:
+    def getter(sk: Sock) -> int:
+        return int(getattr(sk, name))
+
+    return getter
+
+
+def constant(value: int) -> Getter:
+    def getter(sk: Sock) -> int:
+        return value
+
+    return getter
+
+
+def kept_getter(key: Key) -> Getter:
+    def getter(sk: Sock) -> int:
+        return kept(sk, *key)
+
+    return getter
