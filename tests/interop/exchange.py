@@ -103,7 +103,7 @@ class Pair:
         async with listener:
             sock = self.kernel_socket(family)
             with sock:
-                await sock.connect((self.address(family), listener.port))
+                await sock.connect((self.address(family), listener.socket.getsockname()[1]))
                 async with await listener.accept() as ours:
                     yield Kernel(sock), ours
 

@@ -1,0 +1,119 @@
+"""`pytcp http`: serve a folder, get a URL."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import urlsplit
+
+import click
+
+from pytcp.cli import network
+
+if TYPE_CHECKING:
+    from pytcp.sockets.http import Access
+
+
+@click.group("http")
+def command() -> None:
+    """Serve a folder, or fetch a URL, over pytcp."""
+
+
+@command.command("serve")
+@network.options
+@click.argument("folder", default=".", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("-p", "--port", default=8080, show_default=True, type=click.IntRange(1, 65535))
+@click.option("--quiet", is_flag=True, help="No line for each request.")
+def serve(where: network.Where, folder: Path, port: int, quiet: bool) -> int:
+    """Serve FOLDER until Ctrl-C; prints its URLs.
+
+    \b
+    Example:
+      pytcp http serve . --peer 'curl -s http://$PYTCP4:8080/'
+    """
+    return network.run(where, partial(_serve, folder=folder, port=port, quiet=quiet))
+
+
+async def _serve(net: network.Network, folder: Path, port: int, quiet: bool) -> int:
+    from pytcp.sockets.http import FileServer
+
+    def log(access: Access) -> None:
+        note = "" if access.complete else " (incomplete)"
+        click.echo(f"{access.status} {access.method} {access.target} {access.sent:,} bytes in {access.seconds:.3f} s{note}", err=True)
+
+    for host in net.hosts():
+        click.echo(f"http://{host}:{port}/")
+    if net.testbed is not None:
+        click.echo(f"try: ip netns exec {net.testbed.name} curl http://{net.hosts()[0]}:{port}/", err=True)
+    await net.stack.serve_tcp(FileServer(folder, on_request=None if quiet else log), port)
+    return 0
+
+
+@command.command("get")
+@network.options
+@click.argument("url")
+@click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Where to put it; - for standard output. Default: the URL's last part.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def get(where: network.Where, url: str, output: str | None, quiet: bool) -> int:
+    """Fetch URL (http:// and a numeric host), with progress. Exit status 1 unless the answer is 2xx.
+
+    \b
+    Example:
+      pytcp http get http://10.99.0.1:8000/file --peer 'python3 -m http.server -d /srv'
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname:
+        raise click.BadParameter("it must look like http://10.99.0.1:8080/path", param_hint="URL")
+    return network.run(where, partial(_get, url=url, output=output or os.path.basename(parts.path) or "index.html", quiet=quiet))
+
+
+async def _get(net: network.Network, url: str, output: str, quiet: bool) -> int:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from pytcp.sockets.http import HttpError
+    from pytcp.sockets.http import get as fetch
+
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=Console(stderr=True), transient=quiet, disable=quiet
+    )
+    task = bar.add_task(url, total=None)
+    target = _Output(output)
+
+    def progress(done: int, total: int | None) -> None:
+        bar.update(task, completed=done, total=total)
+
+    try:
+        with bar, target:
+            response = await fetch(net.connect, url, sink=target.write, progress=progress)
+    except HttpError as error:
+        raise click.ClickException(f"{url}: {error}") from error
+    if not 200 <= response.status < 300:
+        click.echo(f"pytcp: {url}: {response.status} {response.reason}", err=True)
+        return 1
+    return 0
+
+
+class _Output:
+    """The file to write to, made when the first byte comes: an error answer leaves no empty file."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.file: BinaryIO | None = sys.stdout.buffer if name == "-" else None
+
+    def write(self, data: bytes | bytearray) -> None:
+        if self.file is None:
+            self.file = open(self.name, "wb")  # noqa: SIM115
+        self.file.write(data)
+
+    def __enter__(self) -> _Output:
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        if self.file is not None and self.name != "-":
+            self.file.close()
+        elif self.file is not None:
+            self.file.flush()

@@ -1,0 +1,144 @@
+"""What the commands that need a stack share: options, a testbed or a TAP of the user's, a capture, a program at the peer."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from pytcp.lab.testbed import Testbed
+    from pytcp.link.frame import Link
+    from pytcp.sockets.open import TrioStack
+    from pytcp.sockets.streams import TcpStream
+
+PATIENCE = 3.0
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Where:
+    """The options: to which network, and what to record of it."""
+
+    tap: str | None
+    address: tuple[str, ...]
+    gateway: tuple[str, ...]
+    peer: str | None
+    pcap: str | None
+
+
+def options(command: F) -> F:
+    """Add the options; the command gets them as one `where`."""
+
+    @functools.wraps(command)
+    def collect(*args: Any, tap: str | None, address: tuple[str, ...], gateway: tuple[str, ...], peer: str | None, pcap: str | None, **rest: Any) -> Any:
+        if tap is None and (address or gateway):
+            raise click.UsageError("--address and --gateway go with --tap; a testbed has its own.")
+        if tap is not None and not address:
+            raise click.UsageError("--tap needs an --address, like --address 10.0.0.2/24.")
+        if tap is not None and peer is not None:
+            raise click.UsageError("--peer runs in a testbed; with --tap the peer is yours.")
+        return command(*args, where=Where(tap, address, gateway, peer, pcap), **rest)
+
+    decorated: Any = collect
+    for option in (
+        click.option("--pcap", metavar="FILE", type=click.Path(dir_okay=False), help="Record the packets as pcapng."),
+        click.option("--peer", metavar="COMMAND", help="Run a shell command in the testbed's namespace meanwhile, with $PYTCP4, $PYTCP6, $PEER4, $PEER6 set."),
+        click.option("--gateway", metavar="ADDRESS", multiple=True, help="Default route; once per family. With --tap."),
+        click.option("--address", metavar="ADDRESS/PREFIX", multiple=True, help="Address of the stack; may be repeated. With --tap."),
+        click.option("--tap", metavar="NAME", help="Attach to this TAP device instead of making a testbed."),
+    ):
+        decorated = option(decorated)
+    result: F = decorated
+    return result
+
+
+@dataclass(frozen=True)
+class Network:
+    """A running stack and where it lives."""
+
+    stack: TrioStack
+    testbed: Testbed | None
+    addresses: tuple[str, ...]
+    patience: float = 0.0  # seconds for which a refused connection is tried again: a --peer program needs time to start
+
+    def hosts(self) -> list[str]:
+        """The stack's addresses as they appear in URLs."""
+        plain = [address.partition("/")[0] for address in self.addresses]
+        return [f"[{address}]" if ":" in address else address for address in plain]
+
+    async def connect(self, host: str, port: int) -> TcpStream:
+        """`open_tcp_stream`, waiting for a server that --peer is only starting."""
+        import trio
+
+        deadline = trio.current_time() + self.patience
+        while True:
+            try:
+                return await self.stack.open_tcp_stream(host, port)
+            except OSError:
+                if trio.current_time() >= deadline:
+                    raise
+            await trio.sleep(0.05)
+
+
+def run(where: Where, program: Callable[[Network], Awaitable[int]]) -> int:
+    """Run `program` on a stack; its result is the exit status. Cleans up whatever happens."""
+    import trio
+
+    with _place(where) as (link, testbed, addresses):
+
+        async def main() -> int:
+            async with _stack(where, link, testbed, addresses) as network:
+                with _peer_command(where, testbed):
+                    return await program(network)
+
+        return trio.run(main)
+
+
+@contextlib.contextmanager
+def _place(where: Where) -> Iterator[tuple[Link, Testbed | None, tuple[str, ...]]]:
+    if where.tap is not None:
+        from pytcp.link.tap import Tap
+
+        yield Tap(where.tap), None, where.address
+        return
+    from pytcp.lab.testbed import Testbed
+
+    with Testbed() as testbed:
+        click.echo(f"testbed: pytcp is {testbed.address4} and {testbed.address6}; the peer {testbed.peer4} and {testbed.peer6} in {testbed.name}", err=True)
+        yield testbed.link, testbed, tuple(testbed.addresses)
+
+
+@contextlib.asynccontextmanager
+async def _stack(where: Where, link: Link, testbed: Testbed | None, addresses: tuple[str, ...]) -> AsyncIterator[Network]:
+    from pytcp.lab.wired import open_wired
+    from pytcp.link.pcapng import PcapngWriter
+
+    writer = None if where.pcap is None else PcapngWriter(where.pcap)
+    try:
+        async with open_wired(link, addresses, writer=writer, gateway=where.gateway) as wired:
+            yield Network(wired.stack, testbed, addresses, PATIENCE if where.peer is not None else 0.0)
+    finally:
+        if writer is not None:
+            writer.close()
+            note = f"capture: {where.pcap} ({writer.packets:,} packets)" if writer.error is None else f"capture stopped: {writer.error.strerror}"
+            click.echo(note, err=True)
+
+
+@contextlib.contextmanager
+def _peer_command(where: Where, testbed: Testbed | None) -> Iterator[None]:
+    if where.peer is None or testbed is None:
+        yield
+        return
+    names = {"PYTCP4": testbed.address4, "PYTCP6": testbed.address6, "PEER4": testbed.peer4, "PEER6": testbed.peer6}
+    child: subprocess.Popen[bytes] = testbed.popen(["sh", "-c", where.peer], env={**os.environ, **names})
+    try:
+        yield
+    finally:
+        testbed.stop(child)
