@@ -1,0 +1,331 @@
+"""The front door: a stack as an async context manager, with trio's functions on it.
+
+    async with open_stack(link=tap, addresses=["10.0.0.2/24"], gateway="10.0.0.1") as stack:
+        stream = await stack.open_tcp_stream("10.0.0.1", 80)
+        await stack.serve_tcp(handler, 8080)
+
+`open_stack` makes the runtime (real time, or the virtual one of the running `VirtualClock`), the
+network stack and an interface. `TrioStack` is what comes out: `net.Stack` knows no trio, so what waits
+lives here, with the signatures and the semantics of `trio.open_tcp_stream` and its family, except that
+hosts are numeric: this stack has no resolver. Programs written for trio take
+`stack.open_tcp_stream` where they took `trio.open_tcp_stream`, and run in virtual time by `run_virtual`.
+
+Leaving the block ends the stack. Sockets still open are closed, and for `drain` seconds their last data
+may be acknowledged, as a kernel would see to after the program has ended; on an error or a cancellation
+nothing is waited for, and connections are reset. When a device vanishes (LinkDown), everything that
+depended on it fails with that error instead of timing out; a stack used after its end says so (ENETDOWN).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, TypeVarTuple, Unpack
+
+import trio
+
+from pytcp.clock import virtual
+from pytcp.clock.real import RealRuntime
+from pytcp.clock.runtime import Runtime
+from pytcp.net import sysctl
+from pytcp.net.stack import Stack
+
+from .address import AF_INET, AF_INET6, host_port, numeric, oserror, parse, show
+from .socket import IPPROTO_IPV6, IPV6_V6ONLY, MAX_BACKLOG, SO_ERROR, SO_REUSEADDR, SOL_SOCKET, Socket
+from .streams import TcpListener, TcpStream
+from .waiting import Waiter
+
+if TYPE_CHECKING:
+    from pytcp.link.frame import Link, LinkDown
+    from pytcp.net.ping import Reply
+    from pytcp.tcp.sock import Sock
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+DRAIN = 2.0  # seconds the last data of closed connections may take when the stack ends
+DRAIN_POLL = 0.005
+
+
+class Ping(NamedTuple):
+    """What became of one echo request."""
+
+    seq: int
+    source: str  # who answered: the host, or the router that reports an error; "" when nobody did
+    rtt: float | None  # seconds; None without an echo reply
+    ttl: int  # of the answer
+    error: tuple[int, int] | None = None  # type and code of an ICMP error
+
+
+class TrioStack:
+    """A running stack as trio programs see it. `open_stack` makes it.
+
+    net: the stack below, for what has no trio side: interfaces, routes, counters (`net.mib`).
+    runtime: its clock and its driver.
+    """
+
+    def __init__(self, net: Stack, runtime: Runtime) -> None:
+        self.net = net
+        self.runtime = runtime
+        self.now = net.now
+        self.flush = net.flush
+        self._sockets: set[Socket] = set()
+        self._failure: OSError | None = None
+        runtime.link_down.append(self._link_down)
+
+    # --- what sockets need of it (SocketHost) ---
+
+    def new_sock(self, family: int) -> Sock:
+        """An engine socket. Raises OSError ENETDOWN when the stack has ended, or its device's error."""
+        self._check()
+        return self.net.new_sock(family)
+
+    def opened(self, socket: Socket) -> None:
+        self._sockets.add(socket)
+
+    def closed(self, socket: Socket) -> None:
+        self._sockets.discard(socket)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise OSError(self._failure.errno, self._failure.strerror) from self._failure
+
+    # --- programs ---
+
+    def socket(self, family: int = AF_INET) -> Socket:
+        """A non-blocking TCP socket, AF_INET or AF_INET6."""
+        return Socket(self, family)
+
+    async def open_tcp_stream(self, host: str | bytes, port: int, *, local_address: str | None = None, nodelay: bool | None = True) -> TcpStream:
+        """Connect to a numeric host and port, as `trio.open_tcp_stream`.
+
+        local_address: the source address, None for the route's. nodelay: see `TcpStream`.
+        Raises OSError: ECONNREFUSED, ETIMEDOUT, ENETUNREACH, ...; socket.gaierror for a name.
+        """
+        family, text = numeric(host)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        socket = Socket(self, family)
+        waiter = Waiter()
+        socket.notify = waiter.notify
+        try:
+            if local_address is not None:
+                socket.bind((local_address, 0))
+            try:
+                socket.connect((text, port))
+            except BlockingIOError:
+                await waiter.until_writable(socket.poll)
+                error = socket.getsockopt(SOL_SOCKET, SO_ERROR)
+                if error:
+                    assert isinstance(error, int)
+                    raise oserror(error, host_port(text, port)) from None
+            else:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+            return TcpStream(socket, nodelay=nodelay)
+        except BaseException:
+            socket.close()
+            raise
+
+    async def open_tcp_listeners(self, port: int, *, host: str | bytes | None = None, backlog: int | None = None) -> list[TcpListener]:
+        """Listen on a port, as `trio.open_tcp_listeners`: one listener for IPv4 and one for IPv6, or one for `host`.
+
+        port: 0 lets the stack choose (each listener its own). backlog: None = as long as
+        net.core.somaxconn allows. Raises OSError: EADDRINUSE, EADDRNOTAVAIL, ...
+        """
+        await trio.lowlevel.checkpoint()
+        hosts: list[tuple[int, str]] = [(AF_INET, "0.0.0.0"), (AF_INET6, "::")] if host is None else [numeric(host)]
+        listeners: list[TcpListener] = []
+        try:
+            for family, text in hosts:
+                socket = Socket(self, family)
+                try:
+                    socket.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+                    if family == AF_INET6:
+                        socket.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 1)
+                    socket.bind((text, port))
+                    socket.listen(MAX_BACKLOG if backlog is None else min(backlog, MAX_BACKLOG))
+                    listeners.append(TcpListener(socket))
+                except BaseException:
+                    socket.close()
+                    raise
+        except BaseException:
+            for listener in listeners:
+                listener.socket.close()
+            raise
+        return listeners
+
+    async def serve_tcp(
+        self,
+        handler: Callable[[TcpStream], Awaitable[object]],
+        port: int,
+        *,
+        host: str | bytes | None = None,
+        backlog: int | None = None,
+        handler_nursery: trio.Nursery | None = None,
+        task_status: trio.TaskStatus[list[TcpListener]] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Run `handler(stream)` in a task for each connection, as `trio.serve_tcp`; returns only when cancelled."""
+        listeners = await self.open_tcp_listeners(port, host=host, backlog=backlog)
+        await trio.serve_listeners(handler, listeners, handler_nursery=handler_nursery, task_status=task_status)
+
+    async def ping(
+        self,
+        host: str,
+        *,
+        count: int = 1,
+        interval: float = 1.0,
+        timeout: float = 2.0,
+        size: int = 56,
+        ttl: int = 0,
+        on_answer: Callable[[Ping], object] | None = None,
+    ) -> list[Ping]:
+        """Echo requests to a numeric host, one every `interval` seconds, each given `timeout` seconds.
+
+        size: bytes of data in a request. ttl: 0 = the stack's. on_answer: called with each outcome as it
+        is known. Returns the outcomes in the order of the requests. Raises OSError without a route.
+        """
+        self._check()
+        family, text = numeric(host)
+        outcomes: dict[int, Ping] = {}
+        waiting: dict[int, trio.Event] = {}
+
+        def answered(reply: Reply) -> None:
+            outcomes[reply.seq] = Ping(reply.seq, show(reply.source), None if reply.error else reply.rtt_ns / 1e9, reply.ttl, reply.error)
+            waiting[reply.seq].set()
+
+        pinger = self.net.ping.open(parse(family, (text, 0))[0], answered, ttl=ttl)
+
+        async def wait(seq: int) -> None:
+            with trio.move_on_after(timeout):
+                await waiting[seq].wait()
+            outcome = outcomes.setdefault(seq, Ping(seq, "", None, 0))
+            if on_answer is not None:
+                on_answer(outcome)
+
+        try:
+            async with trio.open_nursery() as nursery:
+                for number in range(count):
+                    if number:
+                        await trio.sleep(interval)
+                    seq = pinger.send(bytes(i & 0xFF for i in range(size)))
+                    waiting[seq] = trio.Event()
+                    self.flush()
+                    nursery.start_soon(wait, seq)
+        finally:
+            pinger.close()
+        return [outcomes[seq] for seq in waiting]
+
+    # --- the end ---
+
+    def _link_down(self, link: Link, down: LinkDown) -> None:
+        """A device vanished: nothing that leads over it can ever go on."""
+        gone = next((dev for dev in self.net.interfaces if dev.link is link), None)
+        if gone is None:
+            return
+        gone.set_up(False)
+        error = OSError(down.errno or errno.ENETDOWN, f"device {link.name} vanished: {down.strerror or down}")
+        error.__cause__ = down
+        last = not any(dev.up and not dev.loopback for dev in self.net.interfaces)
+        if last:
+            self._failure = error
+        for socket in list(self._sockets):
+            dst = socket.sk.dst if socket.sk is not None else None
+            if last or (dst is not None and dst.dev is gone):
+                socket.fail(error)
+
+    async def _drain(self, seconds: float) -> None:
+        """Close all sockets and let their last data be acknowledged, for at most so long."""
+        for socket in list(self._sockets):
+            socket.close()
+        sockstat = self.net.mib.sockstat
+        with trio.move_on_after(seconds):
+            while sockstat.orphan:
+                await trio.sleep(DRAIN_POLL)
+
+    def _end(self) -> None:
+        """Reset what is still open, and stop."""
+        self.runtime.link_down.remove(self._link_down)
+        closed = oserror(errno.ENETDOWN, "the stack was closed")
+        for socket in list(self._sockets):
+            socket.fail(closed)
+        self._failure = self._failure or closed
+        self.flush()
+        self.net.close()
+
+
+@asynccontextmanager
+async def open_stack(
+    *,
+    link: Link | None = None,
+    addresses: Iterable[str] = (),
+    gateway: str | Iterable[str] | None = None,
+    runtime: Runtime | None = None,
+    sysctls: Mapping[str, int | str] | None = None,
+    seed: int | None = None,
+    drain: float = DRAIN,
+    **options: Any,
+) -> AsyncIterator[TrioStack]:
+    """A stack for the length of an `async with`.
+
+    link: the device, which the stack closes at the end; None gives a host with only its loopback (more
+    devices: `stack.net.add_interface`). addresses: "address/prefix" strings for it. gateway: of the
+    default route; one for each family.
+    runtime: who drives it. None makes one in real time, or takes that of the `VirtualClock` of this trio
+    run; one that is given must be run by whoever made it.
+    sysctls: Linux names and values, set before anything is sent.
+    seed: of everything random. None is the system's randomness in real time, and in virtual time the
+    number of stacks made before, so that runs repeat.
+    drain: seconds that closed connections may take to deliver their last data when the block ends.
+    options: for `Stack.add_interface` (tx_mode, gro, dad, name, ...).
+
+    Raises OSError and ValueError for a configuration that cannot be.
+    """
+    own: RealRuntime | None = None
+    if runtime is None:
+        clock = trio.lowlevel.current_clock()
+        if isinstance(clock, virtual.VirtualClock):
+            runtime = clock.runtime
+        else:
+            runtime = own = RealRuntime()
+    if seed is None and isinstance(runtime, virtual.VirtualRuntime):
+        seed = len(runtime.before_pass)
+    net = Stack(runtime, seed=seed)
+    try:
+        for name, value in (sysctls or {}).items():
+            sysctl.set_(net.sysctl, name, value)
+        if link is not None:
+            net.add_interface(link, addresses, **options)
+        for via in (gateway,) if isinstance(gateway, str) else gateway or ():
+            net.add_route("default", via=via)
+    except BaseException:
+        net.close()
+        raise
+    stack = TrioStack(net, runtime)
+    raised: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            if own is not None:
+                await nursery.start(own.run)
+            try:
+                yield stack
+                await stack._drain(drain)
+            except BaseException as exc:
+                # raised again outside the nursery, which would wrap it into a group
+                raised = exc
+            stack._end()
+            nursery.cancel_scope.cancel()
+    finally:
+        if not net.closed:
+            stack._end()
+    if raised is not None:
+        raise raised
+
+
+def run_virtual(async_fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts, seed: int = 0) -> T:
+    """`trio.run(async_fn, *args)` in virtual time: nothing sleeps, and the same seed gives the same run.
+
+    Stacks opened inside share one virtual clock; join them by `pipe_pair(heap)` of `stack.runtime.heap`,
+    or of `trio.lowlevel.current_clock().runtime.heap` before there is a stack.
+    Raises clock.virtual.VirtualDeadlock when no task can run and nothing is pending.
+    """
+    return virtual.run(async_fn, *args, seed=seed)

@@ -1,0 +1,300 @@
+"""The non-blocking TCP socket: BSD calls with Linux's results, over the engine's `tcp.api`.
+
+Nothing here waits and nothing here knows trio. A call that would block raises BlockingIOError (EAGAIN;
+EINPROGRESS from `connect`). Readiness is a level, `poll()`, and a callback, `notify`, which the host
+calls at most once per batch of frames. Streams, listeners and script runners are built on this class.
+
+Every call refreshes `now` before and flushes the TX rings after (architecture.md §5, §6): what a call
+sent is with the device when the call returns, and completes in a later pass.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket as stdlib
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from pytcp.tcp import api
+from pytcp.tcp.const import POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, STATE_NAMES
+
+from .address import AF_INET, AF_INET6, SockAddr, build, host_port, oserror, parse
+
+if TYPE_CHECKING:
+    from pytcp.tcp.info import TcpInfo
+    from pytcp.tcp.skb import Buffer
+    from pytcp.tcp.sock import Sock
+
+SHUT_RD = 0
+SHUT_WR = 1
+SHUT_RDWR = 2
+
+SOL_SOCKET = int(stdlib.SOL_SOCKET)
+SO_ERROR = int(stdlib.SO_ERROR)
+SO_REUSEADDR = int(stdlib.SO_REUSEADDR)
+SO_ACCEPTCONN = int(stdlib.SO_ACCEPTCONN)
+SO_LINGER = int(stdlib.SO_LINGER)
+IPPROTO_TCP = int(stdlib.IPPROTO_TCP)
+IPPROTO_IPV6 = int(stdlib.IPPROTO_IPV6)
+IPV6_V6ONLY = int(stdlib.IPV6_V6ONLY)
+TCP_NODELAY = int(stdlib.TCP_NODELAY)
+
+ALL_EVENTS = POLLIN | POLLPRI | POLLOUT | POLLERR | POLLHUP | POLLRDHUP
+MAX_BACKLOG = 0xFFFF
+RESET_ON_CLOSE = struct.pack("=ii", 1, 0)  # struct linger
+
+
+def _nobody(mask: int) -> None:
+    """`notify` of a socket nobody waits for."""
+
+
+class SocketHost(Protocol):
+    """What a socket needs of its stack; `open_stack`'s `TrioStack` is one."""
+
+    def now(self) -> int:
+        """Refresh the engine's clock."""
+
+    def flush(self) -> None:
+        """Give queued frames to the devices."""
+
+    def new_sock(self, family: int) -> Sock:
+        """An engine socket, family 4 or 6."""
+
+    def opened(self, socket: Socket) -> None:
+        """A socket exists; it is failed with `Socket.fail` when the stack ends before it."""
+
+    def closed(self, socket: Socket) -> None:
+        """It was closed."""
+
+
+class Socket:
+    """A TCP socket. Errors are OSError with Linux's errno; EBADF after `close`.
+
+    host: the stack. family: AF_INET or AF_INET6. sk: an engine socket that exists already (accept).
+    notify: called with readiness bits (`select.POLL*`) that may have come true; look with `poll`.
+    """
+
+    __slots__ = ("__weakref__", "_failure", "_flush", "_host", "_lingering", "_now", "family", "notify", "sk")
+
+    def __init__(self, host: SocketHost, family: int = AF_INET, *, sk: Sock | None = None) -> None:
+        if family not in (AF_INET, AF_INET6):
+            raise oserror(errno.EAFNOSUPPORT, f"family {family}")
+        self.family = family
+        self.notify: Callable[[int], object] = _nobody
+        self.sk: Sock | None = host.new_sock(4 if family == AF_INET else 6) if sk is None else sk
+        self._host = host
+        self._now = host.now
+        self._flush = host.flush
+        self._failure: OSError | None = None
+        self._lingering: Sock | None = None
+        self.sk.user = self
+        host.opened(self)
+
+    def on_events(self, mask: int) -> None:
+        """Readiness bits that may have come true; the host calls `notify` itself, at the end of a batch."""
+        self.notify(mask)
+
+    def fail(self, error: OSError) -> None:
+        """The stack can carry it no further: the connection is reset, every further call raises `error`."""
+        sk = self.sk or self._lingering
+        if sk is None:
+            return
+        self._failure = error
+        self.sk = self._lingering = None
+        api.setsockopt(sk, SOL_SOCKET, SO_LINGER, RESET_ON_CLOSE)
+        api.close(sk)
+        self._host.closed(self)
+        self.notify(ALL_EVENTS)
+
+    def _gone(self) -> OSError:
+        failure = self._failure
+        if failure is None:
+            return oserror(errno.EBADF, "the socket was closed")
+        error = OSError(failure.errno, failure.strerror)
+        error.__cause__ = failure
+        return error
+
+    def check_open(self) -> Sock:
+        """The engine's socket. Raises EBADF after `close`, or why the stack is gone."""
+        sk = self.sk
+        if sk is None:
+            raise self._gone()
+        self._now()
+        return sk
+
+    # --- opening ---
+
+    def bind(self, address: SockAddr) -> None:
+        """Take a local address and port; port 0 picks one. Raises EADDRINUSE, EADDRNOTAVAIL, EINVAL."""
+        sk = self.check_open()
+        addr, port, _ = parse(self.family, address)
+        api.bind(sk, addr, port)
+
+    def connect(self, address: SockAddr) -> None:
+        """Start a connection: BlockingIOError EINPROGRESS, then POLLOUT and SO_ERROR tell the outcome.
+
+        Called again it tells how far it is: EALREADY, 0 once, EISCONN, or the error of the attempt.
+        """
+        sk = self.check_open()
+        addr, port, _ = parse(self.family, address)
+        try:
+            api.connect(sk, addr, port)
+        finally:
+            self._flush()
+
+    def disconnect(self) -> None:
+        """connect() with AF_UNSPEC: reset the peer and be a fresh socket again."""
+        sk = self.check_open()
+        try:
+            api.disconnect(sk)
+        finally:
+            self._flush()
+
+    def listen(self, backlog: int = MAX_BACKLOG) -> None:
+        """Accept connections, at most `backlog` (bounded by net.core.somaxconn) waiting for `accept`."""
+        api.listen(self.check_open(), backlog)
+
+    def accept(self) -> tuple[Socket, SockAddr]:
+        """(socket, peer address) of the next finished handshake. Raises BlockingIOError when there is none."""
+        sk = self.check_open()
+        try:
+            child = api.accept(sk)
+        finally:
+            self._flush()
+        return Socket(self._host, self.family, sk=child), build(self.family, child.daddr, child.dport)
+
+    # --- data ---
+
+    def send(self, data: Buffer, flags: int = 0) -> int:
+        """Queue bytes; returns how many there was room for. Large `bytes` are kept by reference.
+
+        flags: MSG_MORE, MSG_OOB, MSG_EOR. Raises BlockingIOError without room, EPIPE, ECONNRESET, ...
+        """
+        sk = self.sk
+        if sk is None:
+            raise self._gone()
+        self._now()
+        try:
+            return api.sendmsg(sk, data, flags)
+        finally:
+            self._flush()
+
+    def recv(self, bufsize: int, flags: int = 0) -> bytes:
+        """Up to `bufsize` received bytes; b"" at the end. flags: MSG_PEEK, MSG_WAITALL, MSG_OOB, MSG_TRUNC.
+
+        Raises BlockingIOError when there are none, ENOTCONN, ECONNRESET, ...
+        """
+        sk = self.sk
+        if sk is None:
+            raise self._gone()
+        self._now()
+        try:
+            return api.recv(sk, bufsize, flags)
+        finally:
+            self._flush()
+
+    def recv_into(self, buffer: bytearray | memoryview, flags: int = 0) -> int:
+        """As `recv`, into a buffer of the caller; returns how many bytes."""
+        sk = self.check_open()
+        try:
+            return api.recv_into(sk, buffer, flags)
+        finally:
+            self._flush()
+
+    def poll(self) -> int:
+        """The readiness bits that are true now (`select.POLL*`)."""
+        return api.poll(self.check_open())
+
+    # --- closing ---
+
+    def shutdown(self, how: int) -> None:
+        """SHUT_RD, SHUT_WR or SHUT_RDWR. Raises ENOTCONN, EINVAL."""
+        sk = self.check_open()
+        try:
+            api.shutdown(sk, how)
+        finally:
+            self._flush()
+
+    def close(self) -> None:
+        """Let the connection go: FIN behind queued data, RST when received data was not read.
+
+        It goes on by itself; a positive SO_LINGER is not waited for here. Harmless when done before.
+        """
+        if self.begin_close():
+            self.end_close()
+
+    def begin_close(self) -> int:
+        """Close; returns for how many ns SO_LINGER asks to wait for the peer's ACK of the FIN before
+        `end_close`, 0 when everything is done. `notify` is called when `lingering` may have ended."""
+        sk = self.sk
+        if sk is None:
+            self._failure = None
+            return 0
+        self._now()
+        self.sk = None
+        self._lingering = sk
+        try:
+            linger_ns = api.close(sk)
+        finally:
+            self._host.closed(self)
+            self.notify(ALL_EVENTS)
+            self._flush()
+        if not linger_ns:
+            self._lingering = None
+        return linger_ns
+
+    def lingering(self) -> bool:
+        """Whether a FIN sent by `begin_close` is still without an ACK."""
+        return self._lingering is not None and api.lingering(self._lingering)
+
+    def end_close(self) -> None:
+        """Wait no longer: what is left of the connection is the stack's."""
+        sk, self._lingering = self._lingering, None
+        if sk is not None:
+            self._now()
+            api.finish_close(sk)
+            self._flush()
+
+    def abort(self) -> None:
+        """Close with a RST, whatever is queued (SO_LINGER of 0 seconds)."""
+        if self.sk is not None:
+            self.setsockopt(SOL_SOCKET, SO_LINGER, RESET_ON_CLOSE)
+            self.close()
+
+    # --- what it is ---
+
+    def getsockname(self) -> SockAddr:
+        """The local address."""
+        sk = self.check_open()
+        addr, port = api.getsockname(sk)
+        return build(self.family, addr, port)
+
+    def getpeername(self) -> SockAddr:
+        """The remote address. Raises ENOTCONN."""
+        sk = self.check_open()
+        addr, port = api.getpeername(sk)
+        return build(self.family, addr, port)
+
+    def setsockopt(self, level: int, option: int, value: int | bytes | str) -> None:
+        """Set an option by its Linux numbers; str for names (TCP_CONGESTION). Raises ENOPROTOOPT, EINVAL, ..."""
+        sk = self.check_open()
+        try:
+            api.setsockopt(sk, level, option, value.encode() if isinstance(value, str) else value)
+        finally:
+            self._flush()
+
+    def getsockopt(self, level: int, option: int, buflen: int = 0) -> int | bytes:
+        """The value of an option: an int, or with `buflen` the bytes Linux would copy out."""
+        return api.getsockopt(self.check_open(), level, option, buflen)
+
+    def info(self) -> TcpInfo:
+        """tcp_info of the connection."""
+        return api.tcp_info(self.check_open())
+
+    def __repr__(self) -> str:
+        if self.sk is None:
+            return "<pytcp Socket closed>"
+        sk = self.sk
+        local, remote = build(self.family, sk.saddr, sk.sport), build(self.family, sk.daddr, sk.dport)
+        return f"<pytcp Socket {STATE_NAMES[sk.state]} {host_port(*local[:2])} -> {host_port(*remote[:2])}>"
