@@ -146,12 +146,12 @@ def _copy(sk: Sock, skb: Skb, data: memoryview, size: int) -> None:
         n = min(size - done, slab.SLAB_SIZE - start)
         room.view[start : start + n] = data[done : done + n]
         room.used = start + n
-        if room.tail_skb is skb and skb.frags:
-            skb.frags[-1] = room.view[room.tail_start : start + n]
+        if skb.frags and skb.frags[-1] is room.tail_frag:
+            room.tail_frag = skb.frags[-1] = room.view[room.tail_start : start + n]
         else:
-            skb.frags.append(room.view[start : start + n])
-            room.tail_skb = skb
+            room.tail_frag = room.view[start : start + n]
             room.tail_start = start
+            skb.frags.append(room.tail_frag)
             room.refs += 1
             if skb.slabs is None:
                 skb.slabs = [room]

@@ -14,20 +14,20 @@ _pool: list[Slab] = []
 
 
 class Slab:
-    __slots__ = ("view", "used", "refs", "tail_skb", "tail_start")
+    __slots__ = ("view", "used", "refs", "tail_frag", "tail_start")
 
     def __init__(self) -> None:
         self.view = memoryview(bytearray(SLAB_SIZE))
         self.used = 0
         self.refs = 0
-        self.tail_skb: object = None  # the skb whose last fragment ends at `used`
+        self.tail_frag: memoryview | None = None  # the fragment that ends at `used`: it may grow while no skb was cut through it
         self.tail_start = 0
 
     def put(self) -> None:
         """Drop one reference."""
         self.refs -= 1
         if self.refs == 0:
-            self.tail_skb = None
+            self.tail_frag = None
             if len(_pool) < POOL_LIMIT:
                 _pool.append(self)
 
