@@ -279,15 +279,10 @@ def _state_process(sk: Sock, seg: Segment) -> None:
     if seg.flags & URG or sk.urg_data:
         urgent.urg(sk, seg)
     state = sk.state
-    if state in (CLOSE_WAIT, CLOSING, LAST_ACK):
-        # behind the FIN there is nothing; only a repetition still deserves an answer
-        if seg.seq < sk.rcv_nxt:
-            reassembly.data_queue(sk, seg)
-    elif state == ESTABLISHED:
-        reassembly.data_queue(sk, seg)
-    elif state in (FIN_WAIT1, FIN_WAIT2):
-        if sk.shutdown & RCV_SHUTDOWN and _new_data(sk, seg):
-            # RFC 9293 §3.10.7.4: data for a program that has closed; the peer must learn it is lost
+    if state not in (CLOSE_WAIT, CLOSING, LAST_ACK) or seg.seq < sk.rcv_nxt:
+        # behind the peer's FIN there is nothing, only a repetition still deserves an answer
+        if state != ESTABLISHED and sk.shutdown & RCV_SHUTDOWN and _new_data(sk, seg):
+            # RFC 1122 §4.2.2.13: nobody will read this, and the peer must learn that it is lost
             sk.mib.TCPAbortOnData += 1
             reset(sk)
             send_reset(sk, seg)

@@ -28,8 +28,8 @@ SHARED_INFO = 320
 OVERHEAD = SKB_SIZE + SHARED_INFO
 MAX_FRAGS = 17
 COLLAPSE_MAX = PAGE - SHARED_INFO  # payload of one collapsed skb: one page
-LINEAR_MAX = 3712  # frames of this size never fit the one page a driver builds a linear skb in
-FRAG_PAGE = 32768  # largest piece of a paged super-segment
+PAGED_HEAD = 832  # truesize of a skb whose payload lies in pages, without the pages
+PAGED_FROM = PAGE - 64  # frames from this size on come in pages
 
 # payload from this size on is kept as a view of the device's buffer, smaller is copied out of it
 KEEP_VIEW = 4096
@@ -48,16 +48,15 @@ class RxChunk:
         self.fin = seg.flags & 1
         truesize = seg.truesize
         self.truesize = truesize
-        room = rwnd.tail_room(seg) if length < LINEAR_MAX else -1
-        if room >= 0:
+        room = -1 if length >= PAGED_FROM else tail_room(seg)
+        self.paged = room < 0
+        self.locked = room >= 64  # its head cannot be lent to another skb
+        if room < 0:
+            self.nr_frags = page_frags(truesize - PAGED_HEAD)
+            self.tail_room = 0
+        else:
             self.nr_frags = 0
             self.tail_room = room
-            self.paged = False
-        else:
-            self.nr_frags = (truesize - rwnd.PAGED_HEAD + FRAG_PAGE - 1) // FRAG_PAGE
-            self.tail_room = 0
-            self.paged = True
-        self.locked = False  # its head cannot be lent to another skb
         # (buffer, RxBuf to give back or None), in order; bytes before copied_seq may be among them
         self.parts: list[tuple[Any, Any]] = [keep_payload(seg)] if length else []
 
@@ -92,6 +91,26 @@ def keep_payload(seg: Segment) -> tuple[Any, Any]:
         return bytes(seg.payload), None
     rx.taken += 1
     return seg.payload, rx
+
+
+def tail_room(seg: Segment) -> int:
+    """How the modelled driver laid a frame out, told from its truesize (measured on a TAP, §14).
+
+    Below 64: one piece of a page, with so many bytes free behind the payload (64 bytes of headroom and
+    the frame, rounded up to 64; sk_buff and shared info are 576 on top). From 64 on: one piece from the
+    general allocator, with so many bytes free, which cannot become part of another skb. -1: in pages."""
+    length = seg.length
+    truesize = seg.truesize
+    pages = truesize - PAGED_HEAD
+    if length <= pages and length and not pages % PAGE:
+        return -1
+    left = truesize - length - OVERHEAD - 64 - (34 if seg.family == 4 else 54) - seg.doff * 4
+    return left if left > 0 else 0
+
+
+def page_frags(size: int) -> int:
+    """Pieces of a paged super-segment: as many of 32 KiB as fit, then 16, 8 and 4."""
+    return (size >> 15) + (size >> 12 & 7).bit_count()
 
 
 # ---------------------------------------------------------------- accounting
@@ -148,17 +167,18 @@ def coalesce_segment(sk: Sock, to: RxChunk, seg: Segment) -> bool:
     if length <= to.tail_room:
         to.tail_room -= length
     else:
-        if length < LINEAR_MAX and rwnd.tail_room(seg) >= 0:
-            if to.nr_frags >= MAX_FRAGS:
-                return False
-            to.nr_frags += 1
-            delta = seg.truesize - SKB_SIZE
-        else:
-            delta = seg.truesize - rwnd.PAGED_HEAD
-            frags = to.nr_frags + (delta + FRAG_PAGE - 1) // FRAG_PAGE
+        room = -1 if length >= PAGED_FROM else tail_room(seg)
+        if room < 0:
+            delta = seg.truesize - PAGED_HEAD
+            frags = to.nr_frags + (delta >> 15) + (delta >> 12 & 7).bit_count()
             if frags > MAX_FRAGS:
                 return False
             to.nr_frags = frags
+        else:
+            if to.nr_frags >= MAX_FRAGS or room >= 64:
+                return False
+            to.nr_frags += 1
+            delta = seg.truesize - SKB_SIZE
         to.tail_room = 0
         to.truesize += delta
         sk.rmem_alloc += delta
@@ -188,7 +208,7 @@ def coalesce_chunk(sk: Sock, to: RxChunk, chunk: RxChunk) -> bool:
         if chunk.paged:
             if frags > MAX_FRAGS:
                 return False
-            delta = chunk.truesize - rwnd.PAGED_HEAD
+            delta = chunk.truesize - PAGED_HEAD
         else:
             if frags >= MAX_FRAGS or chunk.locked:
                 return False

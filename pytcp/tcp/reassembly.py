@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from . import delack, drs, ecn, input, memory, recv, rwnd, sack_send
 from .const import ACK_NOMEM, ACK_NOW, ACK_SCHED, FIN, MAX_QUICKACKS, POLLIN, SF_DEAD
-from .memory import RxChunk
 
 if TYPE_CHECKING:
     from pytcp.wire.tcp import Segment
 
+    from .memory import RxChunk
     from .sock import Sock
 
 _by_seq = attrgetter("seq")
@@ -73,7 +73,7 @@ def queue_rcv(sk: Sock, seg: Segment) -> None:
     if queue is None:
         queue = sk.receive_queue = []
     if not queue or not memory.coalesce_segment(sk, queue[-1], seg):
-        queue.append(RxChunk(seg))
+        queue.append(memory.RxChunk(seg))
         truesize = seg.truesize
         sk.rmem_alloc += truesize
         sk.forward_alloc -= truesize
@@ -186,7 +186,7 @@ def _queue_out_of_order(sk: Sock, seg: Segment) -> None:
     if not ofo:
         if sack_ok:
             sk.selective_acks[:] = [(seg.seq, seg.end_seq)]
-        chunk: RxChunk | None = RxChunk(seg)
+        chunk: RxChunk | None = memory.RxChunk(seg)
         ofo.append(chunk)
     else:
         chunk, stored = _insert(sk, ofo, seg)
@@ -212,7 +212,7 @@ def _insert(sk: Sock, ofo: list[RxChunk], seg: Segment) -> tuple[RxChunk | None,
     if memory.coalesce_segment(sk, last, seg):
         return None, True
     if seq >= last.end_seq:
-        chunk = RxChunk(seg)
+        chunk = memory.RxChunk(seg)
         ofo.append(chunk)
         return chunk, True
     at = bisect_right(ofo, seq, key=_by_seq)
@@ -244,7 +244,7 @@ def _insert(sk: Sock, ofo: list[RxChunk], seg: Segment) -> tuple[RxChunk | None,
         sack_send.dsack_extend(sk, after.seq, after.end_seq)
         _drop_merged(sk, after)
         upto += 1
-    chunk = RxChunk(seg)
+    chunk = memory.RxChunk(seg)
     ofo[at:upto] = [chunk]
     return chunk, True
 

@@ -128,7 +128,9 @@ def _gather(sk: Sock, want: int, flags: int, out: list[Any] | None) -> tuple[int
         if fin or copied >= want:
             break
     if not copied and not fin:
+        _finish(sk, eaten, 0)
         _nothing(sk, want)
+        return 0, 0
     if sk.peek_off >= 0:
         sk.peek_off = sk.peek_off + copied if peek else max(sk.peek_off - copied, 0)
     return copied, eaten

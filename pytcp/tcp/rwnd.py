@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import xmit
+from . import memory, xmit
 from .const import (
     ACK_NOMEM,
     ACK_PUSHED,
@@ -39,7 +39,6 @@ MIN_CLAMP = SOCK_MIN_RCVBUF // 2
 TCP_MIN_MSS = 88  # smallest size a segment without PSH may have and still be taken for a full one
 INIT_CWND = 10
 REMNANT = FIN | URG | SYN | PSH
-PAGED_HEAD = 832  # truesize of a skb whose payload lies in pages: what is left of it without them
 
 
 # ---------------------------------------------------------------- space <-> window
@@ -213,8 +212,8 @@ def grow_window(sk: Sock, seg: Segment, adjust: bool) -> None:
         return
     length = seg.length
     truesize = seg.truesize
-    if adjust and truesize - PAGED_HEAD >= length and is_paged(seg):
-        truesize -= PAGED_HEAD
+    if adjust and truesize - memory.PAGED_HEAD >= length and memory.tail_room(seg) < 0:
+        truesize -= memory.PAGED_HEAD
     if truesize * sk.scaling_ratio >> 8 <= length:
         incr = 2 * sk.advmss
     else:
@@ -234,24 +233,6 @@ def _grow_slowly(sk: Sock, length: int, truesize: int) -> int:
         cost >>= 1
         window >>= 1
     return 0
-
-
-def is_paged(seg: Segment) -> bool:
-    """Whether the modelled driver put this frame's payload in pages (no linear payload at all)."""
-    return tail_room(seg) < 0
-
-
-def tail_room(seg: Segment) -> int:
-    """Bytes free behind the payload in the buffer the modelled driver built; -1: the payload is in pages.
-
-    A driver that builds one buffer per frame (TAP, most NICs for MTU frames) rounds 64 bytes of headroom,
-    the frame and nothing else up to 64; sk_buff and shared info are 576 on top (§14, truesize)."""
-    overhead = seg.truesize - seg.length
-    left = overhead - 640 - (34 if seg.family == 4 else 54) - seg.doff * 4
-    if 0 <= left < 64:
-        return left
-    # neither layout to the byte (extension headers, another driver): large overhead means pages
-    return -1 if overhead >= PAGED_HEAD - 66 else 0
 
 
 # ---------------------------------------------------------------- advertising

@@ -37,12 +37,15 @@ def load(name: str) -> dict[str, Any]:
     return case
 
 
-def truesize(length: int, gso_size: int, header: int) -> int:
-    """The recording machine's receive skbs (its README): one buffer per frame; super-frames above a page in pages."""
+def truesize(length: int, header: int) -> int:
+    """The recording machine's receive skbs: one piece of a page, one of the general allocator, or pages behind a head."""
     frame = 34 + header + length
-    if gso_size and frame > 3712:
-        return 832 + (length + 4095) // 4096 * 4096
-    return (frame + 64 + 63) // 64 * 64 + 576
+    piece = (frame + 64 + 63) // 64 * 64
+    if (frame + 320 + 63) // 64 * 64 + 320 <= 4096:
+        return piece + 576
+    if frame + 64 < 4096:
+        return (4096 if piece + 320 <= 4096 else 8192) + 256
+    return 832 + (length + 4095) // 4096 * 4096
 
 
 class Replay:
@@ -89,7 +92,8 @@ class Replay:
         seg.doff = header // 4
         seg.gso_size = step.get("gso_size", 0)
         seg.nsegs = -(-seg.length // seg.gso_size) if seg.gso_size else 1
-        seg.truesize = truesize(seg.length, seg.gso_size, header)
+        seg.truesize = truesize(seg.length, header)
+        seg.urg_ptr = step.get("urp", 0)
         seg.tos = 3 if note == "CE" else 0
         return seg
 
