@@ -200,7 +200,10 @@ class TimeWait:
             return
         if flags & (SYN | RST | ACK) == SYN and not paws:
             newer = seg.saw_tstamp and self.ts_recent_stamp_s != 0 and 0 < (seg.tsval - self.ts_recent) & M32 <= 0x80000000
-            if (start > rcv_nxt or newer) and self._reopen(seg):
+            if start > rcv_nxt or newer:
+                if not self._reopen(seg):
+                    # nobody listens any more: an ACK, outside the limit (as the kernel does)
+                    self._ack()
                 return
         if paws:
             self.host.mib.PAWSTimewait += 1
