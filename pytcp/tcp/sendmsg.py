@@ -59,15 +59,15 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
     if sk.shutdown & SEND_SHUTDOWN:
         raise OSError(errno.EPIPE, "Broken pipe")
 
-    size = len(data)
     mss = mtu.current_mss(sk)
     goal = mss if flags & MSG_OOB else mtu.size_goal(sk, mss)
     queue = sk.write_queue
-    by_reference = size >= BY_REFERENCE and type(data) is bytes
     view = memoryview(data)
-    if not by_reference and (view.ndim != 1 or view.itemsize != 1):
+    if view.ndim != 1 or view.itemsize != 1:
         view = view.cast("B")
-        size = len(view)
+    size = len(view)
+    # a view of bytes counts, too: it is what is left of a send that was not taken whole
+    by_reference = size >= BY_REFERENCE and type(view.obj) is bytes
     done = 0
     base = sk.sysctl.skb_base_truesize
     while done < size:
@@ -87,7 +87,7 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
         if copy > room:
             copy = room
         if by_reference:
-            skb.frags.append(data if copy == size else view[done : done + copy])
+            skb.frags.append(view[done : done + copy])
         else:
             _copy(sk, skb, view[done : done + copy], copy)
         if not done:
