@@ -24,6 +24,7 @@ repeats the error, so that a truncated transfer cannot look complete.
 from __future__ import annotations
 
 import errno
+import operator
 import os
 from typing import TYPE_CHECKING
 
@@ -134,7 +135,7 @@ class TcpStream(trio.abc.HalfCloseableStream):
         """
         if max_bytes is None:
             max_bytes = DEFAULT_RECEIVE_SIZE
-        elif max_bytes.__index__() < 1:
+        elif operator.index(max_bytes) < 1:
             raise ValueError("max_bytes must be >= 1")
         recv = self.socket.recv
         try:
