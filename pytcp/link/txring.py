@@ -7,7 +7,9 @@ inside the call that sent the frame; only then is the socket's `wmem_alloc` rele
 of two small writes finds the first one still in the queue and is autocorked, and TCP small queues
 throttle and resume, without either being simulated.
 
-Modes: `reaped` (at the start of the next pass), `moderated` (as a NIC under `ethtool -C tx-usecs
+Modes: `reaped` (at the start of the next pass, or by a program's call that comes 50 us later; a pass is
+not asked for unless a throttled socket waits for one, since completions nobody waits for show nowhere
+else and a pass costs microseconds), `moderated` (as a NIC under `ethtool -C tx-usecs
 tx-frames`: an interrupt comes so late, or after so many frames), `orphan` (released when the frame is
 queued, as the kernel's tun and veth drivers do: autocork and TSQ never show).
 """
@@ -23,6 +25,7 @@ from .frame import Link, TxFrame
 
 BULK = 8  # frames written together without waiting for a flush
 LIMIT = 1000  # frames held, as the default txqueuelen
+COMPLETION_NS = 50_000  # a NIC's completion comes about so long after the frame
 RETRY_NS = 100_000  # a full device is tried again so much later
 
 MODES = ("reaped", "orphan", "moderated")
@@ -33,7 +36,7 @@ class TxRing:
 
     __slots__ = (
         "link", "heap", "on_complete", "mode", "tx_usecs", "tx_frames", "limit", "dropped", "completed",
-        "_queue", "_done", "_orphan", "_stalled", "_retry", "_interrupt",
+        "_queue", "_done", "_orphan", "_lazy", "_stalled", "_retry", "_interrupt", "_flushed_ns",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +68,8 @@ class TxRing:
         self._queue: list[TxFrame] = []  # not yet written
         self._done: list[TxFrame] = []  # taken by the device, not yet reaped
         self._orphan = mode == "orphan"
+        self._lazy = mode == "reaped"
+        self._flushed_ns = 0  # when the last frame was written
         self._stalled = False  # the device was full
         self._retry: Timer | None = None
         self._interrupt: Timer | None = None
@@ -96,7 +101,9 @@ class TxRing:
         if not queue:
             return
         self._queue = []
+        lazy = self._lazy and not self._stalled
         taken = self.link.send(queue)
+        self._flushed_ns = self.heap.now_ns
         if taken < len(queue):
             self._queue = queue[taken:] + self._queue
             del queue[taken:]
@@ -107,8 +114,11 @@ class TxRing:
             self._stalled = False
         if self._orphan:
             return
-        owed = False
         done = self._done
+        if lazy:
+            done += queue
+            return
+        owed = False
         for frame in queue:
             if frame.owner is not None:
                 done.append(frame)
@@ -126,6 +136,11 @@ class TxRing:
         if self._done and (self._interrupt is None or self._interrupt.when_ns <= self.heap.now_ns):
             self._interrupted()
 
+    def settle(self, now_ns: int) -> None:
+        """A program's call begins at `now_ns`: by now a NIC would have completed what left before."""
+        if self._done and now_ns - self._flushed_ns >= COMPLETION_NS:
+            self.reap()
+
     def close(self) -> None:
         """Forget the queue: everything held is completed, nothing more is written."""
         if self._retry is not None:
@@ -142,10 +157,12 @@ class TxRing:
         # what on_complete sends now belongs to the next completion
         done = self._done
         self._done = []
-        self.completed += len(done)
         on_complete = self.on_complete
         for frame in done:
-            on_complete(frame.owner, frame.skb, frame.truesize)
+            owner = frame.owner
+            if owner is not None:
+                self.completed += 1
+                on_complete(owner, frame.skb, frame.truesize)
 
     def _try_again(self) -> None:
         self._retry = None

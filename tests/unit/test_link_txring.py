@@ -9,7 +9,7 @@ import pytest
 
 from pytcp.clock.virtual import VirtualRuntime
 from pytcp.link.frame import TxFrame
-from pytcp.link.txring import BULK, RETRY_NS, TxRing
+from pytcp.link.txring import BULK, COMPLETION_NS, RETRY_NS, TxRing
 
 
 class Device:
@@ -83,13 +83,32 @@ def test_completion_never_happens_inside_the_call_that_sent_the_frame() -> None:
     assert rig.done() == []
 
 
-def test_the_next_pass_completes_and_comes_by_itself_at_the_same_instant() -> None:
+def test_a_pass_that_somebody_asks_for_completes_at_the_same_instant() -> None:
     rig = Rig()
     rig.runtime.run_until(500)
     rig.put("a", "b")
     rig.ring.flush()
+    rig.runtime.kick()
     rig.runtime.run_until_idle()
     assert rig.completed == [(500, "a"), (500, "b")]
+
+
+def test_completions_nobody_waits_for_cost_no_pass() -> None:
+    rig = Rig()
+    rig.put("a")
+    rig.ring.flush()
+    assert rig.runtime.next_event_ns() is None
+    assert rig.done() == []
+
+
+def test_a_later_call_finds_the_device_done_with_what_left_50_us_ago() -> None:
+    rig = Rig()
+    rig.put("a")
+    rig.ring.flush()
+    rig.ring.settle(COMPLETION_NS - 1)
+    assert rig.done() == []
+    rig.ring.settle(COMPLETION_NS)
+    assert rig.done() == ["a"]
 
 
 def test_bare_acknowledgements_call_for_no_pass_of_their_own() -> None:
@@ -106,6 +125,7 @@ def test_frames_nobody_owns_complete_silently() -> None:
     rig = Rig()
     rig.ring.put(TxFrame(b"arp"))
     rig.ring.flush()
+    rig.runtime.kick()
     rig.runtime.run_until_idle()
     assert rig.completed == []
     assert len(rig.ring) == 0
@@ -127,6 +147,7 @@ def test_what_a_completion_sends_belongs_to_the_next_completion() -> None:
     assert rig.done() == [1]
     rig.ring.reap()
     assert rig.done() == [1, 2]
+    rig.runtime.kick()
     rig.runtime.run_until_idle()
     assert rig.done() == [1, 2, 3]
 
@@ -182,6 +203,7 @@ def test_a_full_ring_refuses_and_counts_and_completes_nothing_for_the_refused() 
     assert rig.ring.dropped == 1
     rig.ring.flush()
     assert rig.put("e") == [False]  # written but not completed frames hold their place
+    rig.runtime.kick()
     rig.runtime.run_until_idle()
     assert rig.done() == ["a", "b", "c"]
     assert rig.put("f") == [True]
