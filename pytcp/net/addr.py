@@ -31,6 +31,12 @@ def mask_bits(addr: bytes, plen: int) -> int:
     return int.from_bytes(addr, "big") >> (len(addr) * 8 - plen)
 
 
+def masked(addr: bytes, plen: int) -> bytes:
+    """The address with everything behind the first `plen` bits zero."""
+    size = len(addr)
+    return (mask_bits(addr, plen) << (size * 8 - plen)).to_bytes(size, "big")
+
+
 def same_prefix(a: bytes, b: bytes, plen: int) -> bool:
     """Whether two addresses of one family agree in their first `plen` bits."""
     return len(a) == len(b) and mask_bits(a, plen) == mask_bits(b, plen)

@@ -73,6 +73,7 @@ def add(stack: Stack, dev: Interface, addr: bytes, plen: int, *, dad: bool, orig
     """Give the interface an address and the route to its prefix. Raises OSError EEXIST."""
     if find(dev, addr) is not None:
         raise OSError(errno.EEXIST, f"{dev.name} has {format_ip(addr)} already")
+    dev.ip6 = True
     entry = Address6(addr, plen, dev, origin)
     dev.addresses6.append(entry)
     stack.join(dev, solicited_node(addr))
@@ -115,6 +116,7 @@ def remove(stack: Stack, dev: Interface, addr: bytes) -> None:
 
 def start(stack: Stack, dev: Interface, *, dad: bool, autoconf: bool) -> None:
     """IPv6 begins on an interface: the link-local address, and the question for routers if wanted."""
+    dev.ip6 = True
     dev.autoconf = autoconf
     if dev.mac:
         add(stack, dev, eui64(dev.mac), 64, dad=dad, origin="kernel")
@@ -131,6 +133,7 @@ def stop(stack: Stack, dev: Interface) -> None:
             stack.routes6.remove(route)
     router.stop(dev)
     dev.neigh6.flush()
+    dev.ip6 = False
 
 
 # --- duplicate address detection ---

@@ -75,7 +75,6 @@ class Mib(TcpMib):
     IcmpOutParmProbs: int = 0
     IcmpOutEchos: int = 0
     IcmpOutEchoReps: int = 0
-    IcmpOutTimestampReps: int = 0
     # group Ip6
     Ip6InReceives: int = 0
     Ip6InHdrErrors: int = 0

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .stack import Stack
 
 HIGHEST_TYPE = 18
+EXTENDED_ECHO = (42, 43)  # RFC 8335: known, and switched off (icmp_echo_enable_probe)
 ERRORS = frozenset((DEST_UNREACH, SOURCE_QUENCH, REDIRECT, TIME_EXCEEDED, PARAMETER_PROBLEM))
 HIGHEST_UNREACH = 15
 
@@ -61,7 +62,6 @@ _OUT = {
     ECHO: "IcmpOutEchos",
     TIME_EXCEEDED: "IcmpOutTimeExcds",
     PARAMETER_PROBLEM: "IcmpOutParmProbs",
-    TIMESTAMP_REPLY: "IcmpOutTimestampReps",
 }
 
 
@@ -84,7 +84,7 @@ def receive(stack: Stack, pkt: Packet) -> None:
     mib.count(f"IcmpMsgInType{kind}")
     if kind in _IN:
         mib.count(_IN[kind])
-    if kind > HIGHEST_TYPE:
+    if kind > HIGHEST_TYPE and kind not in EXTENDED_ECHO:
         mib.IcmpInErrors += 1
         return
     if pkt.dkind != TO_US:
@@ -123,7 +123,8 @@ def _answer(stack: Stack, pkt: Packet, kind: int, code: int, rest: bytes) -> Non
         return
     source = source or dst.saddr
     options = ipopts.answer(pkt.options, source, ipopts.ms_since_midnight(stack.realtime_ns())) if pkt.options else b""
-    _count_out(stack, kind)
+    # Linux counts a timestamp reply as an echo reply (measured)
+    _count_out(stack, ECHO_REPLY)
     ipv4.output(stack, dst, source, IPPROTO_ICMP, seal(kind, code, rest), tos=pkt.tos, options=options)
 
 

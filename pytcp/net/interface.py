@@ -69,6 +69,7 @@ class Interface:
         "neigh6",
         "groups",
         "hop_limit",
+        "ip6",
         "autoconf",
         "router_timer",
         "room",
@@ -101,6 +102,7 @@ class Interface:
         self.neigh6 = NeighTable(stack, self, 6, ndp.solicit)
         self.groups: dict[bytes, int] = {}  # multicast groups joined, with how often
         self.hop_limit = 0  # advertised by a router; 0: the sysctl
+        self.ip6 = loopback  # IPv6 is on
         self.autoconf = False  # ask for routers
         self.router_timer: Timer | None = None  # the next solicitation
         self.room = bytes(14) if link.mac else b""  # what a packet reserves for the link-layer header

@@ -46,6 +46,9 @@ def receive(stack: Stack, dev: Interface, data: bytes, kind: int, frame: RxFrame
     size = len(data)
     mib.Ip6InReceives += 1
     mib.Ip6InOctets += size
+    if not dev.ip6:
+        mib.Ip6InDiscards += 1
+        return
     if size < 40:
         mib.Ip6InHdrErrors += 1
         return

@@ -98,7 +98,8 @@ def _solicited(stack: Stack, pkt: Packet, message: NeighborSolicit) -> None:
             return
         neigh = dev.neigh6.get(pkt.src)
     neigh.update(mac or None, STALE, override=True)
-    answer = NeighborAdvert(target, solicited=True, override=asked_all, options=(TargetLinkAddr(dev.mac),) if asked_all else ())
+    # an optimistic address must not displace another owner's entry (RFC 4429 §3.3)
+    answer = NeighborAdvert(target, solicited=True, override=asked_all and not entry.optimistic, options=(TargetLinkAddr(dev.mac),) if asked_all else ())
     send(stack, dev, target, pkt.src, answer.emit(target, pkt.src))
 
 

@@ -74,7 +74,7 @@ class Neighbour:
         self.addr = addr
         self.mac = mac
         self.state = state
-        self.header = table.header(mac)  # link-layer header; meaningful while `mac` is known
+        self.header = table.header(mac) if mac else table.dev.room  # link-layer header, or room for it while `mac` is unknown
         self.hh: bytes | None = self.header if state & CONNECTED else None
         self.queue: deque[TxFrame] | None = None
         self.queue_bytes = 0
@@ -128,14 +128,17 @@ class Neighbour:
         queue = self.queue
         if queue is None:
             queue = self.queue = deque()
-        size = _charge(frame)
+        size = self._charge(frame)
         limit = self.table.unres_qlen_bytes
         while queue and self.queue_bytes + size > limit:
             old = queue.popleft()
-            self.queue_bytes -= _charge(old)
+            self.queue_bytes -= self._charge(old)
             self.table.stack.dropped(old)
         queue.append(frame)
         self.queue_bytes += size
+
+    def _charge(self, frame: TxFrame) -> int:
+        return frame.truesize or tx_truesize(frame.length - len(self.header))
 
     def _solicit(self, unicast: bool) -> None:
         self.probes += 1
@@ -259,10 +262,6 @@ class Neighbour:
         queue, self.queue, self.queue_bytes = self.queue, None, 0
         for frame in queue or ():
             self.table.stack.dropped(frame)
-
-
-def _charge(frame: TxFrame) -> int:
-    return frame.truesize or tx_truesize(frame.length)
 
 
 class NeighTable:

@@ -65,7 +65,7 @@ class Route:
         origin: str = "static",
         preference: int = 1,
     ) -> None:
-        self.prefix = prefix
+        self.prefix = A.masked(prefix, plen)
         self.plen = plen
         self.gateway = gateway  # b"": the destination itself is on the link
         self.dev = dev

@@ -50,6 +50,7 @@ DSTS = 8192  # cached routes
 IDENTS = 4096  # IPv4 id counters
 
 _LO_MTU = 65536
+IP_MAX_MTU = 0xFFFF  # what the length field of an IPv4 header can say
 
 
 class Runtime(Protocol):
@@ -122,6 +123,8 @@ class Stack(TcpHost):
     def now(self) -> int:
         """Refresh the stack's time from the clock and return it, ns: the first thing a program's call does."""
         now = self.now_ns = self.runtime.now()
+        for dev in self.interfaces:
+            dev.ring.settle(now)
         return now
 
     def flush(self) -> None:
@@ -404,7 +407,7 @@ class Stack(TcpHost):
                 saddr = route.source
             else:
                 saddr = self.select4(dev, hop) if four else address.select(self, dev, daddr)
-        mtu = (route.mtu if route is not None else 0) or (dev.mtu if four else dev.mtu6)
+        mtu = (route.mtu if route is not None else 0) or (min(dev.mtu, IP_MAX_MTU) if four else dev.mtu6)
         least = self.sysctl.min_adv_mss if four else self.sysctl.min_adv_mss6
         made = Dst(daddr, saddr, dev, self.neighbour(dev, hop, kind), kind, self.gen, mtu, least, route)
         made.hoplimit = 0 if four else dev.hop_limit

@@ -23,9 +23,8 @@ from pytcp.wire.icmpv6 import TIME_EXCEEDED as TIME_EXCEEDED6
 from pytcp.wire.ipv4 import IPPROTO_UDP
 from pytcp.wire.ipv6 import walk
 
-from . import icmp, icmpv6
+from . import datagram, icmp, icmpv6
 from .addr import V4MAPPED
-from .datagram import Datagram, UdpSocket
 from .packet import TO_MULTICAST, TO_US, Packet
 from .ports import PortTable
 from .truesize import rx_truesize
@@ -33,6 +32,7 @@ from .truesize import rx_truesize
 if TYPE_CHECKING:
     from pytcp.wire.icmp import Quoted
 
+    from .datagram import UdpSocket
     from .interface import Interface
     from .stack import Stack
 
@@ -79,7 +79,7 @@ class UdpTable:
     def socket(self, family: int) -> UdpSocket:
         """A new endpoint of family 4 or 6."""
         self.stack.check_open()
-        return UdpSocket(self.stack, self, family)
+        return datagram.UdpSocket(self.stack, self, family)
 
     def enter(self, sock: UdpSocket) -> None:
         """It is bound now: datagrams may reach it."""
@@ -152,6 +152,9 @@ def receive(stack: Stack, pkt: Packet) -> None:
     data = pkt.data[pkt.off :]
     length = len(data)
     ulen = (data[4] << 8 | data[5]) if length >= 8 else 0
+    if ulen == 0 and not four:
+        # the length of a jumbogram (RFC 2675 §4), which the rest of the checks then refuse
+        ulen = length
     if ulen < 8 or ulen > length:
         mib.count("UdpInErrors" if four else "Udp6InErrors")
         return
@@ -170,7 +173,7 @@ def receive(stack: Stack, pkt: Packet) -> None:
     if not summed and not four:
         socks = [sock for sock in socks if sock.no_check6_rx]
         if not socks:
-            mib.Udp6InErrors += 1
+            _count_bad(stack, four)
             return
     bad = (summed and pkt.csum == CSUM_NONE) and not transport_ok(data, pkt.src, pkt.dst, IPPROTO_UDP)
     if bad and (ulen <= SUMMED_AT_ARRIVAL or not socks):
@@ -188,7 +191,7 @@ def receive(stack: Stack, pkt: Packet) -> None:
         return
     size = rx_truesize(pkt.frame_len)
     for sock in socks:
-        sock.queue_datagram(Datagram(data[8:], pkt.src, sport, pkt.dst, pkt.dev, pkt.ttl, pkt.tos, bad, size))
+        sock.queue_datagram(datagram.Datagram(data[8:], pkt.src, sport, pkt.dst, pkt.dev, pkt.ttl, pkt.tos, bad, size))
 
 
 def _count_bad(stack: Stack, four: bool) -> None:
