@@ -271,7 +271,8 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
         if quota > max_segs:
             quota = max_segs
         length = skb.length
-        if quota * mss > length and skb.next is not None and sysctl.grow_skb:
+        # two segments of a jumbo MSS may be more than an IPv4 packet can hold
+        if quota * mss > length and skb.next is not None and sysctl.grow_skb and quota * mss <= sk.gso_max_size:
             _grow(sk, skb, quota * mss)
             length = skb.length
         if length <= mss:
