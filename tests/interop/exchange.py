@@ -99,7 +99,7 @@ class Pair:
     @contextlib.asynccontextmanager
     async def kernel_connects(self, family: int) -> AsyncIterator[tuple[Kernel, Any]]:
         """The kernel opens a connection to a pytcp listener: (kernel's half, ours)."""
-        listener = (await self.stack.open_tcp_listeners(0))[0]
+        listener = (await self.stack.open_tcp_listeners(0, host=self.address(family)))[0]
         async with listener:
             sock = self.kernel_socket(family)
             with sock:
