@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from pytcp.wire.icmp import Quoted
 
     from .counters import Mib
+    from .interface import Interface
     from .pmtu import PmtuCache
     from .route import Dst
     from .stack import Stack
@@ -85,6 +86,8 @@ class TcpHost:
     mib: Mib
     random: Random
     pmtu: PmtuCache
+    local4: dict[bytes, Interface]  # addresses of ours
+    local6: dict[bytes, Interface]
 
     def __init__(self) -> None:
         self.now_ns = self.heap.now_ns
@@ -279,7 +282,7 @@ class TcpHost:
 
     # --- paths ---
 
-    def route(self, sk: Sock) -> None:
+    def route(self, sk: Any) -> None:
         """Find the way to `sk.daddr` (see `tcp.sock.Host.route`). Raises OSError."""
         dst = self.dst(sk.daddr, sk.saddr or sk.bound_addr)
         sk.dst = dst
@@ -441,6 +444,12 @@ class TcpHost:
         """Whether `addr` is an address of this host; all of 127/8 is."""
         stack: Stack = self  # type: ignore[assignment]  # Stack is the one class made of this
         return addr in stack.local4 or addr in stack.local6 or is_loopback(addr)
+
+    def is_local(self, addr: bytes) -> bool:
+        """Whether a program may bind to `addr`: an address of ours, or any with ip_nonlocal_bind."""
+        if len(addr) == 4:
+            return addr in self.local4 or addr[0] == 127 or bool(self.sysctl.ip_nonlocal_bind)
+        return addr in self.local6
 
     def new_sock(self, family: int) -> Sock:
         """A Sock of this host."""

@@ -17,6 +17,8 @@ import json
 import random
 import re
 import struct
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +62,8 @@ class ScriptLink:
         self.features = 0
         self.gso_max_size = 65536
         self.sent: list[tuple[int, bytes]] = []
-
-    def rx(self, frame: RxFrame) -> None:
-        raise AssertionError("set by the interface")
-
-    def rx_end(self) -> None:
-        raise AssertionError("set by the interface")
+        self.rx: Callable[[RxFrame], None]  # set by the interface
+        self.rx_end: Callable[[], None]
 
     def fileno(self) -> int:
         return -1
@@ -156,7 +154,8 @@ def _decode_l4(out: dict[str, Any], proto: int, data: bytes) -> None:
         sport, dport, ulen, _ = struct.unpack_from("!HHHH", data)
         out["udp"] = {"sport": sport, "dport": dport, "ulen": ulen}
     elif proto == 1 and len(data) >= 8:
-        out["icmp"] = icmp = {"type": data[0], "code": data[1]}
+        icmp: dict[str, Any] = {"type": data[0], "code": data[1]}
+        out["icmp"] = icmp
         if data[0] in (0, 8, 13, 14):
             icmp |= {"id": data[4] << 8 | data[5], "seq": data[6] << 8 | data[7], "dlen": len(data) - 8}
         else:
@@ -240,7 +239,7 @@ class ScriptedRandom(random.Random):
         super().__init__(78)
         self.drawn = drawn
 
-    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:  # type: ignore[override]
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
         drawn = self.drawn.get(start)
         return drawn.pop(0) if drawn and stop is None else super().randrange(start, stop, step)
 
@@ -249,7 +248,7 @@ def _with_additions(case: dict[str, Any], steps: list[dict[str, Any]]) -> list[d
     """The steps, with the address that the duplicate detection scripts add at 4.5 s without saying so."""
     if not case["name"].startswith(("dad_", "ndisc_notify")):
         return steps
-    at = [i for i, step in enumerate(steps) if (step["t"][0] if isinstance(step["t"], list) else step["t"]) > 4.507][0]
+    at = next(i for i, step in enumerate(steps) if (step["t"][0] if isinstance(step["t"], list) else step["t"]) > 4.507)
     return [*steps[:at], {"t": 4.507, "do": "fd78::1/64"}, *steps[at:]]
 
 
@@ -338,7 +337,7 @@ class Replay:
         times = [self.time_of(step) for step in self.steps if step.get("kernel", {}).get("ip6", {}).get("icmp6", {}).get("type") == 133]
         drawn = []
         base = 4_000_000_000
-        for before, after in zip(times, times[1:], strict=False):
+        for before, after in pairwise(times):
             interval = after - before
             drawn.append(min(max(interval * 1_000_000 // base - 910_000, 0), 200_000))
             base = 2 * interval

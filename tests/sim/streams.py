@@ -94,7 +94,8 @@ def simulate(program: Callable[[World], Awaitable[None]], *, seed: int = 0, **op
 
 
 async def clog(stream: TcpStream) -> None:
-    """Fill the way from `stream` to a peer that does not read, until nothing more is taken."""
-    with trio.move_on_after(30):
-        while True:
-            await stream.send_all(bytes(65536))
+    """Fill the way from `stream` to a peer that does not read, until not one byte more is taken."""
+    for size in (65536, 1024, 1):
+        with trio.move_on_after(30):
+            while True:
+                await stream.send_all(bytes(size))
