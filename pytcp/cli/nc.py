@@ -18,11 +18,10 @@ CHUNK = 1 << 16
 
 @click.command("nc")
 @network.options
-@click.argument("host", required=False)
-@click.argument("port", type=click.IntRange(1, 65535))
+@click.argument("target", nargs=-1, required=True, metavar="[HOST] PORT")
 @click.option("-l", "--listen", is_flag=True, help="Wait for one connection to PORT instead of making one.")
 @click.option("-w", "--timeout", type=float, metavar="SECONDS", help="Give up on connecting after this long.")
-def command(where: network.Where, host: str | None, port: int, listen: bool, timeout: float | None) -> int:
+def command(where: network.Where, target: tuple[str, ...], listen: bool, timeout: float | None) -> int:
     """Connect to HOST PORT, or listen on PORT, and copy both ways.
 
     The end of standard input shuts down the sending direction only; the command ends when the peer has done the same.
@@ -32,10 +31,10 @@ def command(where: network.Where, host: str | None, port: int, listen: bool, tim
       echo hello | pytcp nc 10.99.0.1 7000 --peer 'nc -l 7000'
       pytcp nc -l 7000 --peer 'echo hello | nc -N $PYTCP4 7000'
     """
-    if listen and host is not None:
-        raise click.UsageError("with --listen there is a PORT only.")
-    if not listen and host is None:
-        raise click.UsageError("HOST is missing.")
+    if len(target) != (1 if listen else 2):
+        raise click.UsageError("--listen takes a PORT." if listen else "HOST and PORT are needed.")
+    port = click.IntRange(1, 65535)(target[-1])
+    host = None if listen else target[0]
     return network.run(where, partial(_main, host=host, port=port, timeout=timeout))
 
 

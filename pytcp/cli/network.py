@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import socket
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -106,6 +107,8 @@ def _place(where: Where) -> Iterator[tuple[Link, Testbed | None, tuple[str, ...]
     if where.tap is not None:
         from pytcp.link.tap import Tap
 
+        if where.tap not in (name for _, name in socket.if_nameindex()):
+            raise click.ClickException(f"no TAP device {where.tap!r}; make one: ip tuntap add {where.tap} mode tap vnet_hdr && ip link set {where.tap} up")
         yield Tap(where.tap), None, where.address
         return
     from pytcp.lab.testbed import Testbed
