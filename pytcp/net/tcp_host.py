@@ -37,7 +37,7 @@ from pytcp.wire.ipv4 import IPPROTO_TCP, build_header
 from pytcp.wire.tcp import parse_segment
 
 from . import icmp, icmpv6, ipv4
-from .addr import V4MAPPED, is_loopback
+from .addr import V4MAPPED
 from .neighbour import CONNECTED
 from .packet import HOST, TO_US, Packet
 from .ports import PortTable
@@ -439,11 +439,6 @@ class TcpHost:
         # SO_REUSEPORT spreads flows over the group, the same flow always to the same member
         digest = blake2b(flow + addr, digest_size=4, key=self._secret).digest()
         return found[int.from_bytes(digest, "big") % len(found)]
-
-    def is_local(self, addr: bytes) -> bool:
-        """Whether `addr` is an address of this host; all of 127/8 is."""
-        stack: Stack = self  # type: ignore[assignment]  # Stack is the one class made of this
-        return addr in stack.local4 or addr in stack.local6 or is_loopback(addr)
 
     def is_local(self, addr: bytes) -> bool:
         """Whether a program may bind to `addr`: an address of ours, or any with ip_nonlocal_bind."""

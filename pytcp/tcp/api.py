@@ -243,6 +243,7 @@ def accept(sk: Sock) -> Sock:
         raise _error(errno.EAGAIN, "Resource temporarily unavailable")
     child: Sock = sk.accept_queue.popleft()
     child.ss_state = SS_CONNECTED
+    child.parent = None
     return child
 
 

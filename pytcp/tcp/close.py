@@ -293,7 +293,9 @@ def enter_time_wait(sk: Sock, state: int, timeout_ns: int = 0) -> None:
     if mib.sockstat.tw < sysctl.tcp_max_tw_buckets:
         rto = sk.rto_ns
         timeout_ns = timewait.TIMEWAIT_LEN_NS if state != FIN_WAIT2 else max(timeout_ns, (rto << 2) - (rto >> 1))
-        timewait.TimeWait(sk, state).start(timeout_ns)
+        block = timewait.TimeWait(sk, state)
+        sk.host.unhash(sk)
+        block.start(timeout_ns)
     else:
         mib.TCPTimeWaitOverflow += 1
     done(sk)

@@ -22,6 +22,7 @@ from .const import (
     CWR,
     ECE,
     ESTABLISHED,
+    INFINITE_SSTHRESH,
     MAX_QUICKACKS,
     MAX_WSCALE,
     NSEC_PER_MSEC,
@@ -290,6 +291,8 @@ def init_transfer(sk: Sock) -> None:
         # no RTT sample: the SYN was repeated, so the path may be slow (RFC 6298 §5.7)
         sk.rttvar_us = sk.mdev_us = sk.mdev_max_us = TIMEOUT_FALLBACK_US
         sk.rto_ns = TIMEOUT_FALLBACK_US * 1000
+    # a lost SYN says nothing about congestion
+    sk.snd_ssthresh = INFINITE_SSTHRESH
     # one repetition is forgiven: the initial RTO of 1 s is short (RFC 6298 appendix A)
     sk.snd_cwnd = 1 if sk.total_retrans > 1 and sk.undo_marker else cwnd.init_cwnd(sk)
     sk.cwnd_stamp = sk.host.now_ns

@@ -24,7 +24,6 @@ OPT_ECN = 8
 OPT_ECN_SEEN = 16
 
 M32 = 0xFFFFFFFF
-NO_MIN_RTT = M32
 
 _LAYOUT = Struct("<8B 24I 4Q 6I 4Q 2I 2Q 6I 2HI 7I 2H")
 
@@ -204,4 +203,4 @@ def _timing(sk: Sock, info: TcpInfo) -> None:
     info.rtt = sk.srtt_us >> 3
     info.rttvar = sk.mdev_us >> 2
     info.rcv_rtt = sk.rcv_rtt_us >> 3
-    info.min_rtt = NO_MIN_RTT if sk.rtt_min is None else sk.rtt_min.get()
+    info.min_rtt = sk.min_rtt_us

@@ -106,7 +106,7 @@ class Sock:
         # --- identity (sockets, handshake) ---
         "host", "sysctl", "mib", "family", "saddr", "daddr", "sport", "dport", "state", "user", "parent",
         "bound_addr", "bound_port", "reuseaddr", "reuseport", "v6only", "sk_err", "sk_err_soft", "shutdown", "sock_flags",
-        "connect_pending", "demux_key", "hashed",
+        "demux_key", "hashed",
         # --- path (net) ---
         "dst", "pseudo_base", "tos", "ttl", "ip_id", "txhash", "flowlabel", "pmtu_disc", "priority", "mark",
         # --- send sequence (xmit, ack) ---
@@ -152,7 +152,7 @@ class Sock:
         "keepopen", "keepalive_time", "keepalive_intvl", "keepalive_probes", "user_timeout_ms", "rcv_tstamp_ns", "syn_retries",
         "lsnd_ack_ns", "linear_timeouts",
         # --- closing (close) ---
-        "linger", "linger2", "fin_timeout_ns", "last_oow_ack_ns",
+        "linger", "linger2", "last_oow_ack_ns",
         # --- what the program asked of the socket (sockopt, api) ---
         "ss_state", "optmem", "recverr", "min_ttl",
         # --- listening (listen) ---
@@ -186,7 +186,6 @@ class Sock:
         self.sk_err_soft = 0
         self.shutdown = 0
         self.sock_flags = 0
-        self.connect_pending = False
         self.demux_key: Any = None
         self.hashed = False
 
@@ -401,7 +400,6 @@ class Sock:
 
         self.linger: int | None = None  # SO_LINGER seconds when on
         self.linger2 = 0
-        self.fin_timeout_ns = 0
         self.last_oow_ack_ns = 0
 
         self.ss_state = 0  # api.SS_*: what connect() has come to

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import ecn, retransmit, sack
-from .const import CA_LOSS, CA_OPEN, LOST
+from .const import CA_LOSS, CA_OPEN, LOST, SYN_SENT
 
 if TYPE_CHECKING:
     from .sock import Sock
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def packet_delayed(sk: Sock) -> bool:
     """The original arrived: nothing was retransmitted yet, or the echo is older than the retransmission."""
     if not sk.retrans_stamp:
-        return True
+        # the ACK of a SYN has just cleared it: that says nothing
+        return sk.state != SYN_SENT
     if not (sk.tstamp_ok and sk.rcv_tsecr):
         return False
     stamp = (sk.retrans_stamp + sk.ts_offset) & 0xFFFFFFFF
