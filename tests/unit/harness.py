@@ -122,7 +122,7 @@ class FakeHost:
         for sk, skb, truesize in ring:
             tsq.wfree(sk, skb, truesize)
 
-    def reply(self, family: int, src: bytes, dst: bytes, th: bytes, payload: bytes, tos: int, ttl: int, mark: Any) -> None:
+    def reply(self, family: int, src: bytes, dst: bytes, th: bytes, payload: bytes, tos: int, ttl: int, mark: Any, flowlabel: int = 0) -> None:
         self.replies.append((th, payload))
 
     def arm(self, sk: Any, when_ns: int) -> None:
