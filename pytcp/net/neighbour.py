@@ -65,7 +65,7 @@ class Neighbour:
     """One address on one link."""
 
     __slots__ = (
-        "table", "addr", "mac", "state", "hh", "header", "queue", "queue_bytes", "probes", "confirmed_ns", "updated_ns", "used_ns",
+        "table", "addr", "mac", "state", "hh", "header", "queue", "queue_bytes", "probes", "confirmed_ns", "updated_ns", "used_ns", "prover",
         "timer", "is_router",
     )  # fmt: skip
 
@@ -83,6 +83,7 @@ class Neighbour:
         self.confirmed_ns = now
         self.updated_ns = now
         self.used_ns = now
+        self.prover: Sock | None = None  # a connection whose progress proves that packets reach it
         self.timer: Timer | None = None
         self.is_router = False
 
@@ -189,7 +190,7 @@ class Neighbour:
             elif self.timer is not None:
                 self.timer.cancel()
                 self.timer = None
-        elif new & CONNECTED:
+        elif new & (CONNECTED | DELAY):
             self.hh = self.header
         if not old & VALID and self.queue:
             queue, self.queue, self.queue_bytes = self.queue, None, 0
@@ -200,7 +201,8 @@ class Neighbour:
 
     def _set(self, state: int) -> None:
         self.state = state
-        self.hh = self.header if state & CONNECTED else None
+        # in DELAY nothing is asked yet, so packets need no thought either
+        self.hh = self.header if state & (CONNECTED | DELAY) else None
 
     def _arm(self, delay_ns: int) -> None:
         if self.timer is not None:
@@ -224,6 +226,9 @@ class Neighbour:
                 self.updated_ns = now
         elif state == DELAY:
             self.updated_ns = now
+            if self.prover is not None and self.prover.rcv_tstamp_ns > self.confirmed_ns:
+                self.confirmed_ns = self.prover.rcv_tstamp_ns
+            self.prover = None
             if now <= self.confirmed_ns + table.delay_first_probe_ns:
                 self._set(REACHABLE)
                 self._arm(max(self.confirmed_ns + table.reachable_ns - now, 0))

@@ -81,7 +81,6 @@ class Stack(TcpHost):
         self.sysctl = sysctl.Sysctl()
         self.mib = Mib()
         super().__init__()
-        self.closed = False
         self.interfaces: list[Interface] = []
         self.local4: dict[bytes, Interface] = {}
         self.local6: dict[bytes, Interface] = {}

@@ -100,6 +100,7 @@ class TcpHost:
         self._owed: list[tuple[Sock, Skb | None, int]] = []  # completions of frames that were dropped
         self._secret = self.random.randbytes(16)
         self.in_pass = False
+        self.closed = False
 
     # --- supplied by Stack ---
 
@@ -407,15 +408,16 @@ class TcpHost:
         if not sk.hashed:
             return
         sk.hashed = False
-        if sk.demux_key is None:
+        key = sk.demux_key
+        if key is None:
             same = self._listeners.get((sk.bound_addr, sk.bound_port), [])
             if sk in same:
                 same.remove(sk)
                 if not same:
                     del self._listeners[sk.bound_addr, sk.bound_port]
             return
-        if self.table.get(sk.demux_key) is sk:
-            del self.table[sk.demux_key]
+        if self.table.get(key) is sk:
+            del self.table[key]
         if isinstance(sk, TimeWait):
             self.ports.remove(sk, sk.sport)
 
@@ -481,6 +483,8 @@ class TcpHost:
 
     def arm(self, sk: Any, when_ns: int) -> None:
         """Have `sk.on_timer()` called at `when_ns` or earlier; each endpoint has one entry in the heap."""
+        if self.closed:
+            return
         old = self._armed.get(sk)
         if old is not None:
             if old.when_ns <= when_ns:
