@@ -21,6 +21,7 @@ from .truesize import tx_truesize
 if TYPE_CHECKING:
     from pytcp.clock.heap import Timer
     from pytcp.link.frame import TxFrame
+    from pytcp.tcp.sock import Sock
 
     from .interface import Interface
     from .stack import Stack

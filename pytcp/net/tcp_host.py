@@ -19,11 +19,11 @@ from random import Random
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from pytcp.link.frame import CSUM_NONE, GSO_TCPV4, GSO_TCPV6, TxFrame
+from pytcp.link.frame import CSUM_NONE, GSO_ECN, GSO_TCPV4, GSO_TCPV6, TxFrame
 from pytcp.link.offload import segment
 from pytcp.tcp import icmp_err
 from pytcp.tcp import input as tcp_input
-from pytcp.tcp.const import CLOSE, LISTEN, SYN_SENT
+from pytcp.tcp.const import CLOSE, CWR, LISTEN, SYN_SENT
 from pytcp.tcp.reset import closed_port
 from pytcp.tcp.seq import unwrap
 from pytcp.tcp.sock import Sock
@@ -166,12 +166,14 @@ class TcpHost:
             l4 = 40
         if hh is not None:
             room = len(hh)
-            head = hh + ip + th
-            frame = TxFrame(head, parts, room + size, gso_type if gso_size else 0, gso_size, room + l4, 16, sk, skb, truesize)
+            if not gso_size:
+                gso_type = 0
+            elif th[13] & CWR:
+                # the device sets CWR on the first segment only
+                gso_type |= GSO_ECN
+            frame = TxFrame(hh + ip + th, parts, room + size, gso_type, gso_size, room + l4, 16, sk, skb, truesize)
             if whole and dev.up:
                 dev.tx_packets += 1
-                if not self.in_pass:
-                    self.kick()
                 return 0 if dev.ring.put(frame) else 1
             return 0 if dev.xmit(frame) else 1
         room = len(dst.neigh.header)
@@ -183,6 +185,7 @@ class TcpHost:
     def _confirm(self, sk: Sock, dst: Dst) -> None:
         """An ACK that came since the neighbour was last confirmed proves that packets reach it."""
         neigh = dst.neigh
+        neigh.prover = sk
         if sk.rcv_tstamp_ns > neigh.confirmed_ns and not neigh.state & CONNECTED:
             neigh.confirmed_ns = sk.rcv_tstamp_ns
 
