@@ -27,9 +27,9 @@ class Row(NamedTuple):
 ROWS = (
     Row("bulk out, 1 MiB sends (Gbit/s)", "bulk_out_gbps", "{:.1f}", ">= 10"),
     Row("bulk in (Gbit/s)", "bulk_in_gbps", "{:.1f}", ">= 12"),
-    Row("1-byte request/response p50 (us)", "rr_p50_us", "{:.0f}", "<= 100"),
-    Row("1-byte request/response p99 (us)", "rr_p99_us", "{:.0f}", ""),
-    Row("1-byte request/response per s", "rr_per_s", "{:,.0f}", ""),
+    Row("1-byte round trip, p50 (us)", "rr_p50_us", "{:.0f}", "<= 100"),
+    Row("1-byte round trip, p99 (us)", "rr_p99_us", "{:.0f}", ""),
+    Row("1-byte round trips per s", "rr_per_s", "{:,.0f}", ""),
     Row("80 KB RPCs per s", "rpc_per_s", "{:,.0f}", ">= 4,000"),
     Row("connect + close per s", "conn_per_s", "{:,.0f}", ">= 2,500"),
     Row("bytes per idle connection", "idle_bytes_per_conn", "{:,.0f}", "about 4,000"),
@@ -64,7 +64,7 @@ def command(what: tuple[str, ...], json_file: str | None, runs: int, seconds: fl
     WHAT is any of bulk, rr, rpc, conn, idle, checksum; all by default. Needs root and a C compiler.
     """
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from pytcp.lab import bench
 
@@ -78,15 +78,14 @@ def command(what: tuple[str, ...], json_file: str | None, runs: int, seconds: fl
             click.echo(text, nl=False)
             return 0
         Path(json_file).write_text(text)
-    table = Table("", "pytcp", "aim", "bare loop", "pytcp is", "kernel/veth", "pytcp is", box=None, padding=(0, 2, 0, 0))
+    table = Table(Column(no_wrap=True), "pytcp", "aim", "bare loop", "pytcp is", "kernel/veth", "pytcp is", box=None, padding=(0, 2, 0, 0))
     for column in table.columns[1:]:
         column.justify = "right"
     for row in ROWS:
         line = cells(row, report)
         if line is not None:
             table.add_row(*line)
-    console = Console()
-    console.print(table)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
     machine = report["machine"]
     click.echo(
         f"medians of {runs} interleaved runs of {seconds:g} s; {machine['processors']} processors, Linux {machine['kernel']}, Python {machine['python']}"

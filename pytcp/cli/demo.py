@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
 def table(report: Report) -> Table:
     """The transfers, one a line."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    result = Table("transfer", "wire", "bytes", "seconds", "Gbit/s", "retransmits", "checks", box=None, padding=(0, 2, 0, 0))
+    result = Table(Column("transfer", no_wrap=True), "wire", "bytes", "seconds", "Gbit/s", "retransmits", "checks", box=None, padding=(0, 2, 0, 0))
     for column in result.columns[2:]:
         column.justify = "right"
     for t in report.transfers:
@@ -81,7 +82,7 @@ def command(json_file: str | None, pcap: str | None, seed: int) -> int:
 
     with bar:
         report = MainJob(Sizes(), progress, pcap=pcap, seed=seed).run()
-    Console().print(table(report))
+    Console(width=None if sys.stdout.isatty() else 120).print(table(report))
     for check in report.failed:
         click.echo(f"failed: {check.name}{f' ({check.detail})' if check.detail else ''}")
     click.echo(f"capture: {report.pcap} ({report.pcap_packets:,} packets); {report.seconds:.1f} s in all")
