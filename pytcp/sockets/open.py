@@ -202,17 +202,24 @@ class TrioStack:
             if on_answer is not None:
                 on_answer(outcome)
 
+        failure: OSError | None = None
         try:
             async with trio.open_nursery() as nursery:
                 for number in range(count):
                     if number:
                         await trio.sleep(interval)
-                    seq = pinger.send(bytes(i & 0xFF for i in range(size)))
+                    try:
+                        seq = pinger.send(bytes(i & 0xFF for i in range(size)))
+                    except OSError as exc:
+                        failure = exc  # raised outside the nursery, which would make a group of it
+                        break
                     waiting[seq] = trio.Event()
                     self.flush()
                     nursery.start_soon(wait, seq)
         finally:
             pinger.close()
+        if failure is not None:
+            raise failure
         return [outcomes[seq] for seq in waiting]
 
     # --- the end ---
