@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import challenge, cwnd, ecn, frto, mtu, pacing, paws, probe0, prr, rack, rate, retransmit, rtt, sack, timers, tlp, tso
+from . import challenge, cwnd, ecn, frto, mtu, pacing, paws, probe0, prr, rack, rate, reassembly, retransmit, rtt, sack, timers, tlp, tso
 from .chrono import BUSY
 from .chrono import stop as chrono_stop
 from .const import (
@@ -178,6 +178,9 @@ def _update_window(sk: Sock, seg: Segment, ack: int) -> int:
         sk.snd_wl1 = seg.seq
         if sk.snd_wnd != window:
             sk.snd_wnd = window
+            # header prediction compares with the new window from here on
+            sk.pred = False
+            reassembly.fast_path_check(sk)
             if sk.write_queue.head is not None:
                 cwnd.slow_start_after_idle_check(sk)
             if window > sk.max_window:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from . import ack, delack, drs, ecn, memory, recv, rwnd, xmit
 from .const import ACK, ACK_NOW, ACK_PUSHED, ACK_SCHED, POLLIN, PSH, SF_DEAD
-from .flags import FLAG_DATA
+from .flags import FLAG_DATA, FLAG_SLOWPATH
 
 if TYPE_CHECKING:
     from pytcp.wire.tcp import Segment
@@ -30,7 +30,11 @@ def predicted(sk: Sock, seg: Segment) -> bool:
     """Handle `seg`, as parsed (sequence numbers still modulo 2^32), if it is what was expected; whether it was."""
     flags = seg.flags
     rcv_nxt = sk.rcv_nxt
-    if flags | PSH != _ACK_PSH or seg.seq != rcv_nxt & _M32 or not sk.pred or seg.window != sk.snd_wnd >> sk.snd_wscale or seg.doff << 2 != sk.tcp_header_len:
+    if flags | PSH != _ACK_PSH or seg.seq != rcv_nxt & _M32 or seg.doff << 2 != sk.tcp_header_len:
+        return False
+    as_before = sk.pred and seg.window == sk.snd_wnd >> sk.snd_wscale
+    # a pure ACK with a new window is half of all ACKs: what the slow path would do for it is little
+    if not as_before and (seg.length or sk.ack_pending & ACK_SCHED or sk.urg_data):
         return False
     snd_una = sk.snd_una
     acked = (seg.ack - snd_una) & _M32
@@ -57,7 +61,7 @@ def predicted(sk: Sock, seg: Segment) -> bool:
             if rcv_nxt == rcv_wup:
                 sk.ts_recent = tsval
                 sk.ts_recent_stamp_s = now // 1_000_000_000
-        ack.tcp_ack(sk, seg, 0)
+        ack.tcp_ack(sk, seg, 0 if as_before else FLAG_SLOWPATH)
         xmit.data_snd_check(sk)
         return True
 
