@@ -1,0 +1,376 @@
+"""The non-blocking socket, between two hosts, without trio: calls, errnos, readiness, notices.
+
+What every call returns in every TCP state is tested against the recorded tables where the engine is
+(`test_api`); here is what the socket object itself adds.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import select
+import socket as stdlib
+import struct
+
+import pytest
+
+from pytcp.clock.virtual import VirtualRuntime
+from pytcp.link.pipe import PipeEnd, pipe_pair
+from pytcp.net.stack import Stack
+from pytcp.sockets.address import SockAddr
+from pytcp.sockets.open import TrioStack
+from pytcp.sockets.socket import SHUT_RDWR, SHUT_WR, SO_LINGER, SO_REUSEADDR, SOL_SOCKET, Socket
+from pytcp.tcp.const import ESTABLISHED, LISTEN, MSG_PEEK
+
+A4, B4 = "10.0.0.1", "10.0.0.2"
+A6, B6 = "fd00::1", "fd00::2"
+PORT = 7000
+MS = 1_000_000
+POLLRDHUP = 0x2000
+
+
+class Two:
+    """Hosts a and b on a wire of 1 ms."""
+
+    def __init__(self) -> None:
+        self.runtime = VirtualRuntime()
+        self.link_a, self.link_b = pipe_pair(self.runtime.heap, delay_ns=MS)
+        self.a = self.host(self.link_a, A4, A6, 1)
+        self.b = self.host(self.link_b, B4, B6, 2)
+
+    def host(self, link: PipeEnd, v4: str, v6: str, seed: int) -> TrioStack:
+        net = Stack(self.runtime, seed=seed)
+        net.add_interface(link, [f"{v4}/24", f"{v6}/64"])
+        return TrioStack(net, self.runtime)
+
+    def run(self, ms: int = 20) -> None:
+        self.runtime.run_for(ms * MS)
+
+    def listener(self, host: str = B4, family: int = stdlib.AF_INET, *, reuse: bool = True) -> Socket:
+        sock = self.b.socket(family)
+        sock.setsockopt(SOL_SOCKET, SO_REUSEADDR, reuse)
+        sock.bind((host, PORT))
+        sock.listen()
+        return sock
+
+    def pair(self) -> tuple[Socket, Socket]:
+        """A connection: (a's socket, b's socket)."""
+        listener = self.listener()
+        client = self.a.socket()
+        with pytest.raises(BlockingIOError):
+            client.connect((B4, PORT))
+        self.run()
+        server, _ = listener.accept()
+        listener.close()
+        return client, server
+
+
+@pytest.fixture
+def two() -> Two:
+    return Two()
+
+
+def fails(number: int) -> pytest.RaisesExc[OSError]:
+    return pytest.RaisesExc(OSError, check=lambda exc: exc.errno == number)
+
+
+# --- opening ---
+
+
+def test_connecting_tells_its_progress_as_linux_does(two: Two) -> None:
+    two.listener()
+    client = two.a.socket()
+    for number in (errno.EINPROGRESS, errno.EALREADY):
+        with fails(number):
+            client.connect((B4, PORT))
+    assert client.poll() == 0
+    two.run()
+    assert client.poll() == select.POLLOUT
+    client.connect((B4, PORT))
+    with fails(errno.EISCONN):
+        client.connect((B4, PORT))
+
+
+def test_accepting_gives_the_peer_and_both_ends_know_their_names(two: Two) -> None:
+    listener = two.listener()
+    with pytest.raises(BlockingIOError):
+        listener.accept()
+    client = two.a.socket()
+    with pytest.raises(BlockingIOError):
+        client.connect((B4, PORT))
+    two.run()
+    assert listener.poll() == select.POLLIN
+    server, address = listener.accept()
+    assert address == client.getsockname() == server.getpeername()
+    assert client.getpeername() == server.getsockname() == (B4, PORT)
+    assert address[0] == A4
+
+
+@pytest.mark.parametrize(("family", "host", "expected"), [(stdlib.AF_INET, "", "0.0.0.0"), (stdlib.AF_INET6, "::", "::")])
+def test_a_bound_socket_knows_its_address_and_no_peer(two: Two, family: int, host: str, expected: str) -> None:
+    sock = two.a.socket(family)
+    sock.bind((host, 0))
+    name = sock.getsockname()
+    assert name[0] == expected
+    assert 32768 <= name[1] <= 60999  # ip_local_port_range
+    with fails(errno.ENOTCONN):
+        sock.getpeername()
+    with fails(errno.EINVAL):
+        sock.bind((host, 0))
+
+
+def test_an_ipv6_listener_takes_ipv4_under_mapped_names(two: Two) -> None:
+    listener = two.listener("::", stdlib.AF_INET6)
+    client = two.a.socket()
+    with pytest.raises(BlockingIOError):
+        client.connect((B4, PORT))
+    two.run()
+    server, address = listener.accept()
+    assert address[0] == "::ffff:10.0.0.1"
+    assert server.getsockname()[0] == "::ffff:10.0.0.2"
+
+
+def test_an_ipv6_socket_connects_to_a_mapped_address(two: Two) -> None:
+    listener = two.listener()
+    client = two.a.socket(stdlib.AF_INET6)
+    with pytest.raises(BlockingIOError):
+        client.connect(("::ffff:10.0.0.2", PORT))
+    two.run()
+    server, _ = listener.accept()
+    assert server.getpeername()[0] == A4
+    assert client.getpeername() == ("::ffff:10.0.0.2", PORT, 0, 0)
+
+
+def test_other_families_are_refused(two: Two) -> None:
+    with fails(errno.EAFNOSUPPORT):
+        two.a.socket(stdlib.AF_UNIX)
+    with fails(errno.EAFNOSUPPORT):
+        two.a.socket().connect((B6, PORT))
+
+
+def test_a_listening_address_must_be_ones_own_and_free(two: Two) -> None:
+    with fails(errno.EADDRNOTAVAIL):
+        two.a.socket().bind((B4, PORT))
+    two.listener()
+    with fails(errno.EADDRINUSE):
+        two.listener()
+
+
+# --- data ---
+
+
+def test_a_call_has_sent_its_segment_when_it_returns(two: Two) -> None:
+    client, _ = two.pair()
+    before = two.link_a.tx_packets
+    assert client.send(b"now") == 3
+    assert two.link_a.tx_packets == before + 1
+
+
+def test_what_is_received_can_be_peeked_taken_in_parts_and_read_into_a_buffer(two: Two) -> None:
+    client, server = two.pair()
+    with pytest.raises(BlockingIOError):
+        server.recv(10)
+    client.send(b"0123456789")
+    two.run()
+    assert server.recv(4, MSG_PEEK) == b"0123"
+    assert server.recv(4) == b"0123"
+    buffer = bytearray(20)
+    assert server.recv_into(memoryview(buffer)[5:]) == 6
+    assert bytes(buffer[5:11]) == b"456789"
+    with pytest.raises(BlockingIOError):
+        server.recv_into(buffer)
+
+
+def test_a_full_send_buffer_would_block_and_becomes_writable_when_a_third_is_free(two: Two) -> None:
+    client, server = two.pair()
+    sent = 0
+    with pytest.raises(BlockingIOError):
+        while True:
+            sent += client.send(bytes(50_000))
+            two.run()
+    assert not client.poll() & select.POLLOUT
+    woken: list[int] = []
+    client.notify = woken.append
+    received = 0
+    while not woken:
+        received += len(server.recv(20_000))
+        two.run()
+    assert woken[0] & select.POLLOUT
+    assert client.poll() & select.POLLOUT
+    sk = client.sk
+    assert sk is not None
+    # Linux's rule: what is queued is at most twice what is free
+    assert sk.wmem_queued <= 2 * (sk.sndbuf - sk.wmem_queued)
+
+
+def test_half_closing_ends_the_other_ends_reading(two: Two) -> None:
+    client, server = two.pair()
+    client.send(b"last words")
+    client.shutdown(SHUT_WR)
+    with fails(errno.EPIPE):
+        client.send(b"more")
+    two.run()
+    assert server.poll() == select.POLLIN | select.POLLOUT | POLLRDHUP
+    assert server.recv(100) == b"last words"
+    assert server.recv(100) == b""
+    server.send(b"answer")
+    two.run()
+    assert client.recv(100) == b"answer"
+    client.shutdown(SHUT_RDWR)
+
+
+# --- notices ---
+
+
+def test_the_host_notifies_once_per_batch(two: Two) -> None:
+    client, server = two.pair()
+    notices: list[int] = []
+    server.notify = notices.append
+    for _ in range(5):
+        client.send(b"segment")
+    two.run(2)
+    assert notices == [select.POLLIN]
+
+
+def test_nobody_has_to_listen_to_notices(two: Two) -> None:
+    client, server = two.pair()
+    client.send(b"data")
+    two.run()
+    server.on_events(select.POLLIN)
+    assert server.recv(10) == b"data"
+
+
+# --- closing ---
+
+
+def test_a_closed_socket_is_a_bad_descriptor(two: Two) -> None:
+    client, _ = two.pair()
+    notices: list[int] = []
+    client.notify = notices.append
+    client.close()
+    client.close()
+    assert notices == [select.POLLIN | select.POLLPRI | select.POLLOUT | select.POLLERR | select.POLLHUP | POLLRDHUP]
+    for use in (
+        lambda: client.send(b"x"),
+        lambda: client.recv(1),
+        lambda: client.recv_into(bytearray(1)),
+        client.poll,
+        client.getsockname,
+        client.getpeername,
+        client.accept,
+        client.listen,
+        client.info,
+        client.disconnect,
+        lambda: client.connect((B4, PORT)),
+        lambda: client.bind((A4, 0)),
+        lambda: client.shutdown(SHUT_WR),
+        lambda: client.getsockopt(SOL_SOCKET, SO_REUSEADDR),
+        lambda: client.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1),
+    ):
+        with fails(errno.EBADF):
+            use()
+    assert not client.lingering()
+    assert repr(client) == "<pytcp Socket closed>"
+
+
+def test_closing_without_waiting_for_linger_leaves_an_orphan_that_ends_well(two: Two) -> None:
+    client, server = two.pair()
+    client.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("=ii", 1, 10))
+    client.send(b"data")
+    client.close()
+    assert two.a.net.mib.sockstat.orphan == 1
+    two.run()
+    assert server.recv(10) == b"data"
+    assert server.recv(10) == b""
+    server.close()
+    two.run()
+    assert two.a.net.mib.sockstat.orphan == 0
+
+
+def test_a_lingering_close_is_told_when_the_fin_is_acknowledged(two: Two) -> None:
+    client, _server = two.pair()
+    client.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("=ii", 1, 10))
+    client.send(b"data")
+    assert client.begin_close() == 10_000_000_000
+    assert client.lingering()
+    notices: list[int] = []
+    client.notify = notices.append
+    two.run(100)  # the ACK of the FIN may be delayed
+    assert notices
+    assert not client.lingering()
+    client.end_close()
+
+
+def test_disconnecting_resets_the_peer_and_makes_the_socket_usable_again(two: Two) -> None:
+    client, server = two.pair()
+    client.disconnect()
+    two.run()
+    with fails(errno.ECONNRESET):
+        server.recv(1)
+    with fails(errno.ECONNRESET):
+        client.recv(1)
+    listener = two.listener()
+    with pytest.raises(BlockingIOError):
+        client.connect((B4, PORT))
+    two.run()
+    assert client.info().state == ESTABLISHED
+    listener.accept()
+
+
+def test_a_failed_socket_repeats_the_reason_and_closes_quietly(two: Two) -> None:
+    client, server = two.pair()
+    reason = OSError(errno.ENETDOWN, "the wire was cut")
+    client.fail(reason)
+    for _ in range(2):
+        with pytest.raises(OSError, match="the wire was cut") as caught:
+            client.send(b"x")
+        assert caught.value.errno == errno.ENETDOWN
+        assert caught.value.__cause__ is reason
+    client.close()
+    with fails(errno.EBADF):
+        client.send(b"x")
+    client.fail(reason)
+    two.a.flush()
+    two.run()
+    with fails(errno.ECONNRESET):
+        server.recv(1)
+
+
+def test_a_socket_that_is_dropped_without_close_does_not_keep_its_host_from_ending(two: Two) -> None:
+    client, _ = two.pair()
+    del client
+    gc.collect()
+    two.a.net.close()
+
+
+# --- options ---
+
+
+def test_options_take_integers_bytes_and_names(two: Two) -> None:
+    sock = two.a.socket()
+    sock.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+    assert sock.getsockopt(SOL_SOCKET, SO_REUSEADDR) == 1
+    sock.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("=ii", 1, 5))
+    assert sock.getsockopt(SOL_SOCKET, SO_LINGER, 8) == struct.pack("=ii", 1, 5)
+    sock.setsockopt(stdlib.IPPROTO_TCP, stdlib.TCP_CONGESTION, "reno")
+    value = sock.getsockopt(stdlib.IPPROTO_TCP, stdlib.TCP_CONGESTION, 16)
+    assert isinstance(value, bytes)
+    assert value.rstrip(b"\0") == b"reno"
+    with fails(errno.ENOPROTOOPT):
+        sock.setsockopt(stdlib.IPPROTO_TCP, 12345, 1)
+
+
+def test_tcp_info_and_repr_describe_the_connection(two: Two) -> None:
+    client, _ = two.pair()
+    assert client.info().state == ESTABLISHED
+    port = client.getsockname()[1]
+    assert repr(client) == f"<pytcp Socket ESTABLISHED 10.0.0.1:{port} -> 10.0.0.2:7000>"
+    listener = two.listener()
+    assert listener.info().state == LISTEN
+    assert repr(listener) == "<pytcp Socket LISTEN 10.0.0.2:7000 -> 0.0.0.0:0>"
+
+
+def test_addresses_are_plain_tuples(two: Two) -> None:
+    client, _ = two.pair()
+    name: SockAddr = client.getsockname()
+    assert type(name) is tuple
