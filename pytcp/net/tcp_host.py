@@ -62,6 +62,8 @@ _PORTS = Struct(">HH").pack
 _WORDS = {4: Struct(">4H").unpack, 16: Struct(">16H").unpack}
 _FLOW = Struct(">HHB").pack
 
+REFLECT_RESET = 2  # bit of flowlabel_reflect
+
 PMTUDISC_DONT = 0
 PMTUDISC_WANT = 1
 PMTUDISC_DO = 2
@@ -99,6 +101,7 @@ class TcpHost:
         self._wakes: dict[Sock, int] = {}
         self._owed: list[tuple[Sock, Skb | None, int]] = []  # completions of frames that were dropped
         self._secret = self.random.randbytes(16)
+        self._reset_flow = 0  # label a RST takes over from the segment it answers
         self.in_pass = False
         self.closed = False
 
@@ -257,7 +260,7 @@ class TcpHost:
             l4 = 20
         else:
             if not flowlabel and self.sysctl.auto_flowlabels:
-                flowlabel = self.flow_label(src, dst, int.from_bytes(th[:2], "big"), int.from_bytes(th[2:4], "big"), IPPROTO_TCP)
+                flowlabel = self._reset_flow or self.flow_label(src, dst, int.from_bytes(th[:2], "big"), int.from_bytes(th[2:4], "big"), IPPROTO_TCP)
             ip = _HEAD6(0x60000000 | tos << 20 | flowlabel, size, IPPROTO_TCP, ttl or self.sysctl.hop_limit, src + dst)
             size += 40
             mib.Ip6OutRequests += 1
@@ -341,7 +344,10 @@ class TcpHost:
         if entry is None:
             entry = self._find_listener(pkt.family, pkt.dst, seg.dport, pkt.src + _PORTS(seg.sport, seg.dport))
         if entry is None:
+            if self.sysctl.flowlabel_reflect & REFLECT_RESET:
+                self._reset_flow = pkt.flow
             closed_port(self, seg)
+            self._reset_flow = 0
         else:
             entry.receive(seg)
 
