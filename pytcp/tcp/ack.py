@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import challenge, cwnd, ecn, frto, mtu, pacing, paws, probe0, prr, rack, rate, reassembly, retransmit, rtt, sack, timers, tlp, tso
+from . import challenge, cwnd, ecn, frto, mtu, pacing, paws, probe0, prr, rack, rate, reassembly, retransmit, rtt, sack, timers, tlp, tso, undo
 from .chrono import BUSY
 from .chrono import stop as chrono_stop
 from .const import (
     CA_CWR,
     CA_OPEN,
     CA_RECOVERY,
+    EVER_RETRANS,
     LOST,
+    RETRANS,
     SACKED_ACKED,
     SACKED_RETRANS,
     SYN,
@@ -102,6 +104,7 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
         flag |= _update_window(sk, seg, ack)
         if seg.sack and sk.sack_ok:
             flag |= sack.tag_write_queue(sk, seg, prior_una, rs)
+            sk.delivered += rs.sack_delivered
         if sk.ecn_flags:
             if ecn.rcv_ecn_echo(sk, seg):
                 flag |= FLAG_ECE
@@ -223,7 +226,7 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, rs: A
         if sacked & SACKED_RETRANS:
             sk.retrans_out -= acked
             flag |= FLAG_RETRANS_DATA_ACKED
-        elif sacked & 0x80:
+        elif sacked & EVER_RETRANS:
             flag |= FLAG_RETRANS_DATA_ACKED
         elif not sacked & SACKED_ACKED:
             last_us = tx_us
@@ -245,7 +248,8 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, rs: A
                 if tx_us > mstamp or (tx_us == mstamp and skb.end_seq > sk.rack_end_seq):
                     sk.rack_mstamp_us = tx_us
                     sk.rack_end_seq = skb.end_seq
-            elif not _spurious_retrans(sk, sacked):
+            elif not (sacked & RETRANS and undo.echo_before(sk, tx_us // 1000)):
+                # (an echo older than the retransmission: the original was acknowledged)
                 rack.advance(sk, sacked, skb.end_seq, tx_us)
         if sacked & LOST:
             sk.lost_out -= acked
@@ -282,7 +286,7 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, rs: A
         chrono_stop(sk, BUSY)
     if prior_una <= sk.snd_up <= una:
         sk.snd_up = una
-    if skb is not None and skb.sacked & SACKED_ACKED and fully_acked:
+    if skb is not None and skb.sacked & SACKED_ACKED:
         flag |= FLAG_SACK_RENEGING
 
     seq_rtt = sack_rtt = ca_rtt = -1
@@ -314,6 +318,9 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, rs: A
         flag |= FLAG_SET_XMIT_TIMER
         if not sack_ok:
             sack.remove_reno_sacks(sk, pkts_acked)
+            if flag & FLAG_RETRANS_DATA_ACKED:
+                # without SACK nothing tells which of the two copies made this progress
+                flag &= ~FLAG_ORIG_SACK_ACKED
         elif reord < prior_fack:
             # data below FACK arrived late: the network reorders
             sack.check_reordering(sk, reord, False)
@@ -323,14 +330,6 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, rs: A
     rs.rtt_us = ca_rtt
     sk.ca.pkts_acked(sk, pkts_acked, ca_rtt)
     return flag
-
-
-def _spurious_retrans(sk: Sock, sacked: int) -> bool:
-    """A retransmitted skb whose ACK echoes a timestamp older than the retransmission."""
-    if not sacked & 0x80 or not sk.tstamp_ok or not sk.rcv_tsecr or not sk.retrans_stamp:
-        return False
-    stamp = (sk.retrans_stamp + sk.ts_offset) & 0xFFFFFFFF
-    return 0 < (stamp - sk.rcv_tsecr) & 0xFFFFFFFF < 0x80000000
 
 
 def _tso_acked(sk: Sock, skb: Skb) -> int:

@@ -35,9 +35,8 @@ def process_loss(sk: Sock, flag: int, num_dupack: int) -> int:
                 sk.frto = False
         elif flag & FLAG_SND_UNA_ADVANCED and not recovered:
             sk.high_seq = sk.snd_nxt
-            # step 2b: try new data; without any, fall back to conventional recovery
-            head = sk.write_queue.head
-            if head is not None and head.seq + min(head.length, sk.mss_cache) <= sk.snd_una + sk.snd_wnd:
+            # step 2b: try new data; without any, or window, fall back to conventional recovery
+            if sk.write_queue.head is not None and sk.snd_nxt < sk.snd_una + sk.snd_wnd:
                 return REXMIT_NEW
             sk.frto = False
     if recovered:

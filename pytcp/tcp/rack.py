@@ -10,14 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import prr, retransmit, timers, tso
-from .const import CA_RECOVERY, LOST, PENDING_REO_TIMEOUT, SACKED_ACKED, SACKED_RETRANS
+from .const import CA_RECOVERY, LOST, PENDING_REO_TIMEOUT, PENDING_RETRANS, RETRANS, SACKED_ACKED, SACKED_RETRANS
 
 if TYPE_CHECKING:
     from .rate import AckSample
     from .skb import Skb
     from .sock import Sock
 
-LOSS_DETECTION = 1
 STATIC_REO_WND = 2
 NO_DUPTHRESH = 4
 TIMEOUT_MIN_US = 2000
@@ -33,7 +32,7 @@ def advance(sk: Sock, sacked: int, end_seq: int, xmit_us: int) -> None:
     """A segment sent at `xmit_us` was delivered: the RACK point may move forward."""
     rtt_us = sk.host.now_ns // 1000 - xmit_us
     # an ACK this soon after a retransmission acknowledges the original
-    if rtt_us < sk.min_rtt_us and sacked & SACKED_RETRANS:
+    if rtt_us < sk.min_rtt_us and sacked & RETRANS:
         return
     sk.rack_advanced = True
     sk.rack_rtt_us = rtt_us
@@ -60,31 +59,23 @@ def skb_timeout_us(sk: Sock, skb: Skb, reo_wnd: int) -> int:
 def mark_skb_lost(sk: Sock, skb: Skb) -> None:
     """Tag `skb` lost, once per (re)transmission."""
     sacked = skb.sacked
-    if sacked & LOST:
-        if sacked & SACKED_RETRANS:
-            # the retransmission is lost too
-            skb.sacked &= ~SACKED_RETRANS
-            sk.retrans_out -= skb.pcount
-            sk.mib.TCPLostRetransmit += skb.pcount
-            sk.lost += skb.pcount
-            verify_retransmit_hint(sk, skb)
-        return
     if sacked & SACKED_ACKED:
         return
-    sk.lost_out += skb.pcount
-    sk.lost += skb.pcount
-    if sacked & SACKED_RETRANS:
+    # where the search for lost data may begin; without a hint it begins at the head of the queue
+    hint = sk.retransmit_hint
+    if skb.seq < hint.seq if hint is not None else sk.retrans_out >= sk.lost_out:
+        sk.retransmit_hint = skb
+    if not sacked & LOST:
+        # R stays where an undo took L away: that retransmission is still out
+        skb.sacked |= LOST
+        sk.lost_out += skb.pcount
+        sk.lost += skb.pcount
+    elif sacked & SACKED_RETRANS:
+        # the retransmission is lost too
         skb.sacked &= ~SACKED_RETRANS
         sk.retrans_out -= skb.pcount
         sk.mib.TCPLostRetransmit += skb.pcount
-    skb.sacked |= LOST
-    verify_retransmit_hint(sk, skb)
-
-
-def verify_retransmit_hint(sk: Sock, skb: Skb) -> None:
-    hint = sk.retransmit_hint
-    if hint is None or skb.seq < hint.seq:
-        sk.retransmit_hint = skb
+        sk.lost += skb.pcount
 
 
 def detect_loss(sk: Sock) -> int:
@@ -140,7 +131,7 @@ def reo_timeout(sk: Sock) -> None:
             if not sk.ca.has_cong_control:
                 prr.cwnd_reduction(sk, 1, sk.lost - lost, False)
         retransmit.xmit_retransmit_queue(sk)
-    if sk.pending != 1:
+    if sk.pending != PENDING_RETRANS:
         timers.rearm_rto(sk)
 
 
@@ -166,11 +157,9 @@ def newreno_mark_lost(sk: Sock, snd_una_advanced: bool) -> None:
         skb = sk.rtx_queue.head
         if skb is None or skb.sacked & LOST:
             return
-        mss = sk.mss_cache
+        mss = skb.gso_size or sk.mss_cache
         if skb.pcount > 1 and skb.length > mss:
             old = skb.pcount
             rest = tso.fragment(sk, skb, mss, mss)
             retransmit.link_fragment(sk, skb, rest, old)
         mark_skb_lost(sk, skb)
-
-

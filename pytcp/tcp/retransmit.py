@@ -82,7 +82,9 @@ def enter_cwr(sk: Sock) -> None:
 
 
 def enter_recovery(sk: Sock, ece_ack: bool) -> None:
-    """Something is lost: fast recovery begins."""
+    """Something is lost: fast recovery begins. In CWR it goes on with CWR's ssthresh and high_seq."""
+    if not undo.any_retrans_done(sk):
+        sk.retrans_stamp = 0
     if sk.sack_ok:
         sk.mib.TCPSackRecovery += 1
     else:
@@ -93,8 +95,6 @@ def enter_recovery(sk: Sock, ece_ack: bool) -> None:
         if not ece_ack:
             sk.prior_ssthresh = cwnd.current_ssthresh(sk)
         prr.init_cwnd_reduction(sk)
-    else:
-        sk.high_seq = sk.snd_nxt
     set_ca_state(sk, CA_RECOVERY)
 
 
@@ -105,17 +105,16 @@ def _mark_all_lost(sk: Sock) -> None:
     if reneging:
         sk.mib.TCPSACKReneging += 1
         sk.sacked_out = 0
-        # the peer dropped what it had SACKed: trust none of it
-        sk.rack_mstamp_us = 0
     elif not sk.sack_ok:
         sack.reset_reno_sack(sk)
     for skb in sk.rtx_queue:
         if reneging:
             skb.sacked &= ~SACKED_ACKED
-        elif skb is not head and sk.sysctl.tcp_recovery & rack.LOSS_DETECTION and rack.skb_timeout_us(sk, skb, 0) > 0:
+        elif skb is not head and rack.skb_timeout_us(sk, skb, 0) > 0:
             # sent too recently to be given up together with the head
             continue
         rack.mark_skb_lost(sk, skb)
+    sk.retransmit_hint = None
     if reneging:
         sk.highest_sack = sk.rtx_queue.head
         sk.recv_sack_cache = None
@@ -149,7 +148,7 @@ def simple_retransmit(sk: Sock) -> None:
     lost = sk.lost_out
     mss = mtu.current_mss(sk)
     for skb in sk.rtx_queue:
-        if skb.length > mss:
+        if (skb.gso_size or skb.length) > mss:
             rack.mark_skb_lost(sk, skb)
     if lost == sk.lost_out:
         return
@@ -163,6 +162,13 @@ def simple_retransmit(sk: Sock) -> None:
         sk.undo_marker = 0
         set_ca_state(sk, CA_LOSS)
     xmit_retransmit_queue(sk)
+
+
+def _end_rto_time(sk: Sock) -> None:
+    """The Loss state is left: add its duration to tcpi_total_rto_time."""
+    if sk.rto_stamp:
+        sk.total_rto_time_ms += sk.host.now_ns // NSEC_PER_MSEC - sk.rto_stamp
+        sk.rto_stamp = 0
 
 
 def try_keep_open(sk: Sock) -> None:
@@ -188,8 +194,8 @@ def try_to_open(sk: Sock, flag: int) -> None:
 
 
 def _check_sack_reneging(sk: Sock, flag: int) -> bool:
-    """The head is SACKed but not acknowledged: give the peer max(srtt/2, 10 ms), then distrust it."""
-    if not flag & FLAG_SACK_RENEGING:
+    """The ACK stops at data that was SACKed: give the peer max(srtt/2, 10 ms), then distrust it."""
+    if flag & (FLAG_SACK_RENEGING | FLAG_SND_UNA_ADVANCED) != FLAG_SACK_RENEGING | FLAG_SND_UNA_ADVANCED:
         return False
     delay_us = max(sk.srtt_us >> 4, 10_000)
     timers.arm_retrans(sk, delay_us * 1000)
@@ -219,7 +225,7 @@ def fastretrans_alert(sk: Sock, prior_snd_una: int, num_dupack: int, flag: int) 
     if flag & FLAG_ECE:
         sk.prior_ssthresh = 0
     if _check_sack_reneging(sk, flag):
-        return frto.REXMIT_NONE, flag
+        return frto.REXMIT_NONE, flag & ~FLAG_SET_XMIT_TIMER
     advanced = bool(flag & FLAG_SND_UNA_ADVANCED)
     if sk.ca_state == CA_OPEN:
         sk.retrans_stamp = 0
@@ -253,12 +259,12 @@ def fastretrans_alert(sk: Sock, prior_snd_una: int, num_dupack: int, flag: int) 
         return frto.REXMIT_LOST, flag
     if sk.ca_state == CA_LOSS:
         rexmit = frto.process_loss(sk, flag, num_dupack)
+        if sk.ca_state != CA_LOSS:
+            _end_rto_time(sk)
         flag = _identify_loss(sk, flag)
-        if sk.ca_state != CA_OPEN or not sk.lost_out:
+        # Loss undone, or a retransmission lost in turn: as from any other state
+        if sk.ca_state != CA_OPEN and not flag & FLAG_LOST_RETRANS:
             return rexmit, flag
-        # Loss was undone and something is lost all the same: an ordinary recovery
-        enter_recovery(sk, ece_ack)
-        return frto.REXMIT_LOST, flag
 
     if not sk.sack_ok:
         if advanced:
@@ -294,18 +300,7 @@ def link_fragment(sk: Sock, skb: Skb, rest: Skb, old_pcount: int) -> None:
     sk.rtx_queue.insert_after(skb, rest)
     if skb.tprev is not None or sk.tsorted.head is skb:
         sk.tsorted.insert_after(skb, rest)
-    change = old_pcount - skb.pcount - rest.pcount
-    if change:
-        sk.packets_out -= change
-        sacked = skb.sacked
-        if sacked & SACKED_ACKED:
-            sk.sacked_out -= change
-        if sacked & SACKED_RETRANS:
-            sk.retrans_out -= change
-        if sacked & LOST:
-            sk.lost_out -= change
-        if not sk.sack_ok and sk.sacked_out > 0:
-            sk.sacked_out -= min(sk.sacked_out, max(change, 0))
+    _adjust_pcount(sk, skb, old_pcount - skb.pcount - rest.pcount)
 
 
 def host_queue_guard(sk: Sock, skb: Skb) -> bool:
@@ -361,14 +356,15 @@ def resend(sk: Sock, skb: Skb, segs: int) -> int:
     sk.bytes_retrans += skb.length
     skb.retrans += 1
     error = xmit.transmit_skb(sk, skb)
+    # also when it failed: the time stamp is that of the attempt, no RTT may come of it
+    skb.sacked |= EVER_RETRANS
     if error:
         sk.mib.TCPRetransFail += segs
-    else:
-        skb.sacked |= EVER_RETRANS
     return error
 
 
 def _adjust_pcount(sk: Sock, skb: Skb, fewer: int) -> None:
+    """`skb` is cut differently now and counts `fewer` packets (or more, when negative)."""
     if not fewer:
         return
     sk.packets_out -= fewer
@@ -378,6 +374,8 @@ def _adjust_pcount(sk: Sock, skb: Skb, fewer: int) -> None:
         sk.retrans_out -= fewer
     if skb.sacked & LOST:
         sk.lost_out -= fewer
+    if not sk.sack_ok and fewer > 0:
+        sk.sacked_out -= min(sk.sacked_out, fewer)
 
 
 def trim_head(sk: Sock, skb: Skb, n: int) -> None:
@@ -402,8 +400,6 @@ def _try_collapse(sk: Sock, skb: Skb, room: int) -> None:
             return
         if nxt.end_seq > sk.snd_una + sk.snd_wnd:
             return
-        if not nxt.length:
-            return
         skb.frags = [*skb.frags, *nxt.frags]
         skb.length += nxt.length
         skb.end_seq = nxt.end_seq
@@ -415,23 +411,17 @@ def _try_collapse(sk: Sock, skb: Skb, room: int) -> None:
         if nxt.slabs:
             skb.slabs = nxt.slabs if skb.slabs is None else skb.slabs + nxt.slabs
             nxt.slabs = None
-        sk.packets_out -= 1
-        if nxt.sacked & LOST:
-            sk.lost_out -= 1
-        if nxt.sacked & SACKED_RETRANS:
-            sk.retrans_out -= 1
-        if not sk.sack_ok and sk.sacked_out:
-            sk.sacked_out -= 1
-        unlink_rtx(sk, nxt)
+        _adjust_pcount(sk, nxt, 1)
+        unlink_rtx(sk, nxt, skb)
         nxt = follower
 
 
-def unlink_rtx(sk: Sock, skb: Skb) -> None:
-    """Take an skb out of the retransmit queue and everything that points to it."""
+def unlink_rtx(sk: Sock, skb: Skb, heir: Skb) -> None:
+    """Take an skb out of the retransmit queue; `heir` has its bytes now and what points to it."""
     if sk.retransmit_hint is skb:
-        sk.retransmit_hint = skb.next
+        sk.retransmit_hint = heir
     if sk.highest_sack is skb:
-        sk.highest_sack = skb.next
+        sk.highest_sack = heir
     if skb.tprev is not None or sk.tsorted.head is skb:
         sk.tsorted.remove(skb)
     sk.rtx_queue.remove(skb)
@@ -496,4 +486,3 @@ def xmit_retransmit_queue(sk: Sock) -> None:
         skb = skb.next
     if rearm:
         timers.arm_retrans(sk, sk.rto_ns)
-

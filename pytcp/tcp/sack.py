@@ -293,5 +293,3 @@ def _check_reno_reordering(sk: Sock, addend: int) -> None:
         sk.reordering = min(sk.packets_out + addend, sk.sysctl.tcp_max_reordering)
         sk.reord_seen += 1
         sk.mib.TCPRenoReorder += 1
-
-

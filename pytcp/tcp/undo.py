@@ -16,13 +16,17 @@ if TYPE_CHECKING:
 
 def packet_delayed(sk: Sock) -> bool:
     """The original arrived: nothing was retransmitted yet, or the echo is older than the retransmission."""
-    if not sk.retrans_stamp:
-        # the ACK of a SYN has just cleared it: that says nothing
-        return sk.state != SYN_SENT
+    if sk.retrans_stamp:
+        return echo_before(sk, sk.retrans_stamp)
+    # the stamp may also be gone after retransmissions: Reno's wait at high_seq, the ACK of a SYN
+    return sk.state != SYN_SENT and (sk.sack_ok or sk.snd_una < sk.high_seq)
+
+
+def echo_before(sk: Sock, sent_ms: int) -> bool:
+    """Whether this ACK echoes a timestamp older than what was sent at `sent_ms`, host time in ms."""
     if not (sk.tstamp_ok and sk.rcv_tsecr):
         return False
-    stamp = (sk.retrans_stamp + sk.ts_offset) & 0xFFFFFFFF
-    return 0 < (stamp - sk.rcv_tsecr) & 0xFFFFFFFF < 0x80000000
+    return 0 < (sent_ms + sk.ts_offset - sk.rcv_tsecr) & 0xFFFFFFFF < 0x80000000
 
 
 def may_undo(sk: Sock) -> bool:
