@@ -59,11 +59,20 @@ def truesize(length: int, header: int) -> int:
     return 832 + (length + 4095) // 4096 * 4096
 
 
-class Host(FakeHost):
-    """A fake host with a demux table of one entry."""
+def host_of(sk: Sock) -> FakeHost:
+    """The fake host a test made `sk` on."""
+    host: Any = sk.host
+    assert isinstance(host, FakeHost)
+    return host
 
-    def __init__(self) -> None:
+
+class Host(FakeHost):
+    """A fake host with a demux table of one entry; what belongs to no socket is recorded like the rest."""
+
+    def __init__(self, our_isn: int, peer_isn: int) -> None:
         super().__init__()
+        self.our_isn = our_isn
+        self.peer_isn = peer_isn
         self.entry: Any = None
 
     def hash(self, sk: Any) -> None:
@@ -82,8 +91,8 @@ class Host(FakeHost):
         seq, ack, bits, window = unpack_from("!IIHH", th, 4)
         flags = flag_text(bits & 0xFF)
         # a reset without ACK in its cause has no sequence number of ours
-        relative = 0 if flags == "R." else (seq - OUR_ISN) & 0xFFFFFFFF
-        self.sent.append(Sent(self.heap.now_ns, flags, relative, (ack - PEER_ISN) & 0xFFFFFFFF, 0, window, 0, th[20:], b"", 0, 0))
+        relative = 0 if flags == "R." else (seq - self.our_isn) & 0xFFFFFFFF
+        self.sent.append(Sent(self.heap.now_ns, flags, relative, (ack - self.peer_isn) & 0xFFFFFFFF, 0, window, 0, th[20:], b"", 0, 0))
 
 
 class Replay:
@@ -92,7 +101,7 @@ class Replay:
     def __init__(self, case: dict[str, Any], phase_ns: int, ignored: frozenset[str]) -> None:
         self.case = case
         self.ignored = ignored
-        self.host = Host()
+        self.host = Host(OUR_ISN, PEER_ISN)
         self.start_ns = self.host.heap.now_ns = self.host.heap.now_ns + phase_ns
         self.differences: list[str] = []
         self.syn_ts: tuple[int, int] | None = None
@@ -138,7 +147,8 @@ class Replay:
         seg = self.segment(step["peer"], step.get("note") or step["peer"].get("note", ""))
         entry = self.host.entry
         if entry is None:
-            reset.closed_port(self.host, seg)
+            host: Any = self.host
+            reset.closed_port(host, seg)
         else:
             entry.receive(seg)
 

@@ -10,7 +10,7 @@ from pytcp.tcp import const, delack, input, recv, sendmsg
 from pytcp.tcp.sock import NEVER, Sock
 
 from .harness import MS, FakeHost, Sent, established, segment
-from .receive_replay import cases, replay
+from .receive_replay import cases, host_of, replay
 
 TICK = 4 * MS
 
@@ -38,9 +38,7 @@ def hear(sk: Sock, size: int, flags: int = const.ACK) -> list[Sent]:
     if size < 1000:
         flags |= const.PSH
     input.receive(sk, segment(sk, flags, payload=bytes(size)))
-    host = sk.host
-    assert isinstance(host, FakeHost)
-    return host.take()
+    return host_of(sk).take()
 
 
 # ---------------------------------------------------------------- quick ACKs

@@ -8,8 +8,7 @@ from pytcp.tcp import const, input, recv, rwnd
 from pytcp.tcp.sock import Sock
 
 from .harness import FakeHost, established, make_sock, segment
-from .receive_replay import cases, replay
-
+from .receive_replay import cases, host_of, replay
 
 
 @pytest.mark.parametrize("name", cases("f_*", "i0*", "r0*", "w0*", "z0*", "random_win*", "random_shrink*"))
@@ -318,8 +317,7 @@ def test_a_read_that_at_least_doubles_a_small_window_is_announced() -> None:
     sk.rcv_wup = sk.rcv_nxt
     fill(sk, 1460, 18)
     fill(sk, 1460, 5)
-    host = sk.host
-    assert isinstance(host, FakeHost)
+    host = host_of(sk)
     host.advance(60_000_000)
     host.take()
     edge = rwnd.receive_window(sk)
@@ -337,8 +335,7 @@ def test_after_the_peers_fin_no_window_is_announced() -> None:
     sk.rcv_wup = sk.rcv_nxt
     fill(sk, 1460, 1)
     sk.shutdown |= const.RCV_SHUTDOWN
-    host = sk.host
-    assert isinstance(host, FakeHost)
+    host = host_of(sk)
     host.take()
     sk.ack_pending = 0
     recv.recv(sk, 1460)

@@ -10,7 +10,7 @@ from pytcp.tcp import const, input, recv, sack_send
 from pytcp.tcp.sock import NEVER, Sock
 
 from .harness import MS, US, FakeHost, Sent, established, segment
-from .receive_replay import cases, replay
+from .receive_replay import cases, host_of, replay
 
 # s05: a stall of the recording machine delayed one segment by 4 ms, which its receiver RTT shows; and send
 # memory, of which TCPHPHits depends, is not modelled
@@ -38,9 +38,7 @@ def receiver(**fields: Any) -> tuple[Sock, FakeHost]:
 def hear(sk: Sock, seq: int, end: int) -> list[Sent]:
     """The peer's bytes [seq, end), relative; what we send at once."""
     input.receive(sk, segment(sk, seq=seq, payload=bytes(end - seq)))
-    host = sk.host
-    assert isinstance(host, FakeHost)
-    return host.take()
+    return host_of(sk).take()
 
 
 def blocks(sk: Sock) -> list[tuple[int, int]]:
