@@ -343,18 +343,20 @@ def test_another_seed_schedules_tasks_in_another_order() -> None:
 def test_trios_own_scheduling_is_restored_afterwards() -> None:
     from trio._core import _run
 
-    before = _run._r.getstate()
+    # hypothesis's plugin may have switched it on for the whole test run
+    before = (_run._ALLOW_DETERMINISTIC_SCHEDULING, _run._r.getstate())
     run(trio.sleep, 1)
-    assert _run._ALLOW_DETERMINISTIC_SCHEDULING is False
-    assert _run._r.getstate() == before
+    assert (_run._ALLOW_DETERMINISTIC_SCHEDULING, _run._r.getstate()) == before
 
 
 def test_determinism_is_restored_when_the_run_fails() -> None:
     from trio._core import _run
 
+    before = _run._ALLOW_DETERMINISTIC_SCHEDULING
     with pytest.raises(KeyError), trio_private.deterministic(1):
+        assert _run._ALLOW_DETERMINISTIC_SCHEDULING is True
         raise KeyError
-    assert _run._ALLOW_DETERMINISTIC_SCHEDULING is False
+    assert _run._ALLOW_DETERMINISTIC_SCHEDULING is before
 
 
 def test_an_infinite_deadline_is_no_deadline() -> None:
