@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import ack, delack, drs, ecn, memory, recv, rwnd, xmit
+from . import ack, delack, drs, ecn, memory, reassembly, recv, rwnd, xmit
 from .const import ACK, ACK_NOW, ACK_PUSHED, ACK_SCHED, POLLIN, PSH, SF_DEAD
 from .flags import FLAG_DATA, FLAG_SLOWPATH
 
@@ -126,6 +126,8 @@ def predicted(sk: Sock, seg: Segment) -> bool:
     if now - sk.lrcvtime_ns > sysctl.ato_short_ns or sk.ato_jiffies != sysctl.ato_min:
         delack.measure_ato(sk, now // sysctl.tick_ns)
     sk.lrcvtime_ns = now
+    if seg.family == 6:
+        sk.lrcv_flowlabel = reassembly.flow_label(seg)
     if sk.ecn_flags:
         ecn.data_ecn_check(sk, seg)
     if length >= 128 and sk.rcv_ssthresh < sk.window_clamp:

@@ -195,7 +195,9 @@ def send_dupack(sk: Sock, seg: Segment) -> None:
     if seg.seq != seg.end_seq and seg.seq < sk.rcv_nxt:
         sk.mib.DelayedACKLost += 1
         delack.enter_quickack_mode(sk, MAX_QUICKACKS)
-        sack_send.dsack_set(sk, seg.seq, min(seg.end_seq, sk.rcv_nxt))
+        if sk.sack_ok and sk.sysctl.tcp_dsack:
+            reassembly.spurious_retrans(sk, seg)
+            sack_send.dsack_set(sk, seg.seq, min(seg.end_seq, sk.rcv_nxt))
     xmit.send_ack(sk)
 
 

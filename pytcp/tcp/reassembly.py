@@ -4,7 +4,7 @@ In-order payload goes to the end of the receive queue. Data past a hole waits so
 what overlaps is reported by D-SACK and, where it lies wholly inside what is there, dropped (linux-tcp
 §7.6; RFC 9293 §3.10.7.4 seventh). Old data means our ACKs got lost: it is answered at once, with a
 D-SACK. A queue entry is a `memory.RxChunk`, Linux's skb. Counters: TCPOFOQueue, TCPOFOMerge, TCPOFODrop,
-TCPRcvQDrop, TCPZeroWindowDrop, DelayedACKLost.
+TCPRcvQDrop, TCPZeroWindowDrop, DelayedACKLost, TcpDuplicateDataRehash.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from . import delack, drs, ecn, input, memory, recv, rwnd, sack_send
-from .const import ACK_NOMEM, ACK_NOW, ACK_SCHED, FIN, MAX_QUICKACKS, POLLIN, SF_DEAD
+from .const import ACK_NOMEM, ACK_NOW, ACK_SCHED, CA_LOSS, FIN, MAX_QUICKACKS, POLLIN, SF_DEAD
 
 if TYPE_CHECKING:
     from pytcp.wire.tcp import Segment
@@ -43,6 +43,7 @@ def data_queue(sk: Sock, seg: Segment) -> None:
         _queue_in_order(sk, seg)
     elif end_seq <= rcv_nxt:
         mib.DelayedACKLost += 1
+        spurious_retrans(sk, seg)
         sack_send.dsack_set(sk, seq, end_seq)
         _out_of_window(sk)
     elif seq >= rcv_nxt + rwnd.receive_window(sk):
@@ -62,6 +63,25 @@ def _out_of_window(sk: Sock) -> None:
     """Nothing of the segment is of use: answer at once, and further ones too."""
     delack.enter_quickack_mode(sk, MAX_QUICKACKS)
     sk.ack_pending |= ACK_SCHED
+
+
+def spurious_retrans(sk: Sock, seg: Segment) -> None:
+    """Old data again, with another IPv6 flow label: the peer's RTO made it look for another path, so it may be
+    our ACKs that are lost (linux-sockets §4): look for another path too, unless we are doing so already."""
+    if seg.family == 6:
+        label = flow_label(seg)
+        if label != sk.lrcv_flowlabel and sk.ca_state != CA_LOSS:
+            sk.mib.TcpDuplicateDataRehash += 1
+            sk.host.rehash(sk)
+        sk.lrcv_flowlabel = label
+
+
+def flow_label(seg: Segment) -> int:
+    """The label in the IPv6 header right before the TCP header; 0 where extension headers lie between."""
+    at = seg.l4_off - 40
+    if at < 0 or seg.data[at] >> 4 != 6:
+        return 0
+    return int.from_bytes(seg.data[at : at + 4], "big") & 0xFFFFF
 
 
 # ---------------------------------------------------------------- in order
@@ -117,6 +137,8 @@ def event_data_recv(sk: Sock, seg: Segment) -> None:
     now = sk.host.now_ns
     delack.measure_ato(sk, now // sk.sysctl.tick_ns)
     sk.lrcvtime_ns = now
+    if seg.family == 6:
+        sk.lrcv_flowlabel = flow_label(seg)
     ecn.data_ecn_check(sk, seg)
     if seg.length >= 128:
         rwnd.grow_window(sk, seg, True)
@@ -166,6 +188,8 @@ def _fill_from_ofo(sk: Sock) -> None:
 
 
 def _queue_out_of_order(sk: Sock, seg: Segment) -> None:
+    if seg.family == 6:
+        sk.lrcv_flowlabel = flow_label(seg)
     ecn.data_ecn_check(sk, seg)
     mib = sk.mib
     if not memory.try_rmem_schedule(sk, seg):

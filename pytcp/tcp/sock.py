@@ -144,7 +144,7 @@ class Sock:
         # --- SACK we send (reassembly) ---
         "selective_acks", "duplicate_sack", "compressed_ack", "compressed_ack_deadline", "compressed_ack_rcv_nxt", "dup_ack_counter",
         # --- delayed ACK (delack) ---
-        "ack_pending", "quick", "pingpong", "ato_jiffies", "lrcvtime_ns", "delack_deadline", "delack_timeout", "delack_max_ns",
+        "ack_pending", "quick", "pingpong", "ato_jiffies", "lrcvtime_ns", "lrcv_flowlabel", "delack_deadline", "delack_timeout", "delack_max_ns",
         # --- options negotiated (handshake) ---
         "tstamp_ok", "sack_ok", "wscale_ok", "ts_recent", "ts_recent_stamp_s", "ts_offset", "rcv_tsval", "rcv_tsecr",
         # --- timers (timers) ---
@@ -366,6 +366,7 @@ class Sock:
         self.pingpong = 0
         self.ato_jiffies = 0
         self.lrcvtime_ns = 0
+        self.lrcv_flowlabel = 0  # IPv6: label of the last data segment
         self.delack_deadline = NEVER
         self.delack_timeout = 0  # the same in jiffies, before the timer wheel rounds
         self.delack_max_ns = 200_000_000

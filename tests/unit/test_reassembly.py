@@ -206,6 +206,36 @@ def test_orphans_and_children_not_yet_accepted_do_not_grow_their_buffer_for_a_ho
         assert (sk.rcvbuf == (80000 + 2000) * 2) is grows
 
 
+# ---------------------------------------------------------------- IPv6 flow labels
+
+
+def labelled(sk: Sock, label: int) -> list[Sent]:
+    """The peer's first 100 bytes (again) under this flow label."""
+    seg = segment(sk, seq=1, payload=STREAM[:100])
+    seg.family = 6
+    seg.data = memoryview(bytes(14) + (6 << 28 | label).to_bytes(4, "big") + bytes(56))
+    seg.l4_off = 54
+    input.receive(sk, seg)
+    return host_of(sk).take()
+
+
+def test_old_data_under_a_new_flow_label_makes_us_change_ours_too() -> None:
+    """linux-sockets v06, v15: labels 17, 17, 34, 34, 51 change ours twice."""
+    sk, _ = receiver()
+    changes = []
+    for label in (17, 17, 34, 34, 51):
+        labelled(sk, label)
+        changes.append(sk.mib.TcpDuplicateDataRehash)
+    assert changes == [0, 0, 1, 1, 2]
+
+
+def test_after_an_rto_of_our_own_the_label_has_changed_already() -> None:
+    sk, _ = receiver(ca_state=const.CA_LOSS)
+    for label in (17, 34):
+        labelled(sk, label)
+    assert sk.mib.TcpDuplicateDataRehash == 0
+
+
 # ---------------------------------------------------------------- device buffers
 
 
