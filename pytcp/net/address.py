@@ -206,6 +206,7 @@ def select(stack: Stack, dev: Interface, daddr: bytes) -> bytes:
                 owner is dev,  # rule 5
                 A.common_bits(entry.addr, daddr) if entry.plen == 128 else min(A.common_bits(entry.addr, daddr), entry.plen),  # rule 8
             )
-            if rank > best_rank:
+            # of equals the address added last (measured: Linux keeps the newest first)
+            if rank >= best_rank:
                 best, best_rank = entry.addr, rank
     return best
