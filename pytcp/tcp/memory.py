@@ -43,29 +43,26 @@ class RxChunk:
     def __init__(self, seg: Segment) -> None:
         self.seq = seg.seq
         self.end_seq = seg.end_seq
-        length = seg.length
-        self.length = length
+        self.length = length = seg.length
         self.fin = seg.flags & 1
-        truesize = seg.truesize
-        self.truesize = truesize
+        self.truesize = truesize = seg.truesize
         room = -1 if length >= PAGED_FROM else tail_room(seg)
-        self.paged = room < 0
-        self.locked = room >= 64  # its head cannot be lent to another skb
         if room < 0:
+            self.paged = True
+            self.locked = False
             self.nr_frags = page_frags(truesize - PAGED_HEAD)
             self.tail_room = 0
         else:
+            self.paged = False
+            self.locked = room >= 64  # its head cannot be lent to another skb
             self.nr_frags = 0
             self.tail_room = room
         # (buffer, RxBuf to give back or None), in order; bytes before copied_seq may be among them
-        self.parts: list[tuple[Any, Any]] = [keep_payload(seg)] if length else []
-
-    def release(self) -> None:
-        """Give device buffers back."""
-        for _, rx in self.parts:
-            if rx is not None:
-                rx.release()
-        self.parts = []
+        self.parts: list[tuple[Any, Any]]
+        if seg.rx is None:
+            self.parts = [(seg.payload, None)]
+        else:
+            self.parts = [keep_payload(seg)] if length else []
 
     def copy_range(self, start: int, end: int) -> bytes:
         """Payload bytes of sequence numbers [start, end)."""
@@ -170,7 +167,7 @@ def coalesce_segment(sk: Sock, to: RxChunk, seg: Segment) -> bool:
         room = -1 if length >= PAGED_FROM else tail_room(seg)
         if room < 0:
             delta = seg.truesize - PAGED_HEAD
-            frags = to.nr_frags + (delta >> 15) + (delta >> 12 & 7).bit_count()
+            frags = to.nr_frags + page_frags(delta)
             if frags > MAX_FRAGS:
                 return False
             to.nr_frags = frags
