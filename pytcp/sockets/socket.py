@@ -181,7 +181,7 @@ class Socket:
             self._flush()
 
     def recv(self, bufsize: int, flags: int = 0) -> bytes:
-        """Up to `bufsize` received bytes; b"" at the end. flags: MSG_PEEK, MSG_WAITALL, MSG_OOB, MSG_TRUNC.
+        """Up to `bufsize` received bytes; b"" at the end. flags: MSG_PEEK, MSG_OOB, MSG_TRUNC.
 
         Raises BlockingIOError when there are none, ENOTCONN, ECONNRESET, ...
         """

@@ -154,7 +154,8 @@ class TcpStream(trio.abc.HalfCloseableStream):
                     continue
         except OSError as exc:
             raise self._error(exc) from exc
-        if not data and self._failure is not None:
+        if not data and self._failure is not None and self._failure.errno != errno.EPIPE:
+            # a reset behind the peer's FIN is EPIPE: then all its data has come
             raise self._error(self._failure) from self._failure
         return data
 

@@ -378,6 +378,23 @@ def test_a_broken_stream_stays_broken_and_never_looks_like_its_end() -> None:
     simulate(program)
 
 
+def test_a_reset_behind_the_peers_end_does_not_spoil_what_it_sent() -> None:
+    async def program(world: World) -> None:
+        client, server = await world.pair()
+        await server.send_all(b"all of it")
+        await server.aclose()
+        await settle()
+        with pytest.raises(trio.BrokenResourceError, match="Broken pipe"):
+            while True:
+                await client.send_all(b"x")
+                await settle()
+        assert world.sent("b", "R")
+        assert await client.receive_some() == b"all of it"
+        assert await client.receive_some() == b""
+
+    simulate(program)
+
+
 def test_data_before_a_reset_is_still_read() -> None:
     async def program(world: World) -> None:
         client, server = await world.pair()
