@@ -73,11 +73,15 @@ def processes_in(path: str) -> list[int]:
 
 
 def _remove(name: str, path: str) -> None:
-    for pid in processes_in(path):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
     from pyroute2 import netns
 
+    deadline = time.monotonic() + 2
+    # again and again: one of them may be forking, and who was killed takes a moment to be gone
+    while (pids := processes_in(path)) and time.monotonic() < deadline:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.002)
     try:
         netns.remove(name)
     except OSError as exc:

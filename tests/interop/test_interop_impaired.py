@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 import pytest
 import trio
-from exchange import Pair, duplex
 
 from pytcp.lab.testbed import Testbed
 from pytcp.lab.wired import open_wired
 from pytcp.link.emulator import Emulator, Impairment
+
+from .exchange import Pair, duplex
 
 pytestmark = pytest.mark.tap
 

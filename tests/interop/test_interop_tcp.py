@@ -9,9 +9,10 @@ from collections.abc import Mapping
 
 import pytest
 import trio
-from exchange import ECN, SACK, TIMESTAMPS, WSCALE, duplex, pair
 
 from pytcp.lab.testbed import Testbed
+
+from .exchange import ECN, SACK, TIMESTAMPS, WSCALE, duplex, pair
 
 pytestmark = pytest.mark.tap
 

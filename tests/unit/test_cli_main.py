@@ -1,0 +1,128 @@
+"""The command line: what it says when it is used wrongly, what it makes of errors, and its exit status."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import pytcp
+from pytcp.cli.main import COMMANDS, cli, expected, one_line, run_command
+
+
+@pytest.fixture
+def invoke() -> Callable[..., tuple[int, str]]:
+    def call(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(cli, arguments)
+        return result.exit_code, result.output
+
+    return call
+
+
+def test_the_version_is_the_packages(invoke: Callable[..., tuple[int, str]]) -> None:
+    assert invoke("--version") == (0, f"pytcp, version {pytcp.__version__}\n")
+
+
+def test_help_names_every_command(invoke: Callable[..., tuple[int, str]]) -> None:
+    status, text = invoke("--help")
+    assert status == 0
+    assert all(f"\n  {name} " in text for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "http serve", "http get"])
+def test_every_command_explains_itself(invoke: Callable[..., tuple[int, str]], command: str) -> None:
+    status, text = invoke(*command.split(), "--help")
+    assert status == 0
+    assert "Usage: " in text
+    assert len(text.splitlines()) > 5
+
+
+def test_an_unknown_command_is_told_which_ones_there_are(invoke: Callable[..., tuple[int, str]]) -> None:
+    status, text = invoke("dmeo")
+    assert status == 2
+    assert "No such command 'dmeo'. There are: demo, doctor, http, nc, ping." in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("ping --address 10.0.0.2/24", "go with --tap"),
+        ("ping --gateway 10.0.0.1", "go with --tap"),
+        ("ping --tap tap7 10.0.0.1", "--tap needs an --address"),
+        ("ping --tap tap7 --address 10.0.0.2/24 --peer date 10.0.0.1", "--peer runs in a testbed"),
+        ("ping --tap tap7 --address 10.0.0.2/24", "HOST is missing"),
+        ("ping host.example", "'host.example' is not an IPv4 or IPv6 address"),
+        ("nc", "Missing argument"),
+        ("nc 10.0.0.1", "HOST and PORT are needed"),
+        ("nc -l 10.0.0.1 7000", "--listen takes a PORT"),
+        ("nc 10.0.0.1 70000", "70000 is not in the range"),
+        ("nc 10.0.0.1 http", "'http' is not a valid integer"),
+        ("http get https://10.0.0.1/", "it must look like http://"),
+        ("http serve /no/such/folder", "does not exist"),
+    ],
+)
+def test_wrong_usage_is_named_before_anything_is_set_up(invoke: Callable[..., tuple[int, str]], arguments: str, complaint: str) -> None:
+    status, text = invoke(*arguments.split())
+    assert status == 2
+    assert complaint in text
+
+
+def test_a_tap_that_is_not_there_comes_with_the_command_that_makes_one(invoke: Callable[..., tuple[int, str]]) -> None:
+    status, text = invoke("ping", "--tap", "nosuchtap", "--address", "10.0.0.2/24", "10.0.0.1")
+    assert status == 1
+    assert "ip tuntap add nosuchtap mode tap vnet_hdr" in text
+
+
+def failing(error: BaseException) -> click.Command:
+    @click.command("fail")
+    def command() -> None:
+        raise error
+
+    return command
+
+
+REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (REFUSED, 1, "fail: Connection refused"),
+        (ExceptionGroup("several", [ExceptionGroup("inner", [REFUSED])]), 1, "fail: Connection refused"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "/x"), 1, "fail: /x: No such file or directory"),
+        (BaseExceptionGroup("stopped", [KeyboardInterrupt()]), 130, "fail: interrupted"),
+        (KeyboardInterrupt(), 130, "fail: interrupted"),
+        (click.UsageError("that was wrong"), 2, "Error: that was wrong"),
+    ],
+)
+def test_an_error_of_the_world_is_one_line_and_a_status(capsys: pytest.CaptureFixture[str], error: BaseException, status: int, line: str) -> None:
+    assert run_command(_quiet_arguments(failing(error)), "fail") == status
+    assert capsys.readouterr().err.strip().splitlines()[-1] == line
+
+
+def _quiet_arguments(command: click.Command) -> click.Command:
+    """click reads sys.argv, which here is pytest's."""
+    original = command.main
+    command.main = lambda **options: original(args=[], **options)  # type: ignore[assignment,method-assign]
+    return command
+
+
+def test_our_own_mistakes_keep_their_traceback() -> None:
+    with pytest.raises(ExceptionGroup):
+        run_command(_quiet_arguments(failing(ExceptionGroup("mixed", [REFUSED, ZeroDivisionError()]))), "fail")
+    assert not expected(ZeroDivisionError())
+
+
+def test_an_error_without_words_is_named() -> None:
+    assert one_line(TimeoutError()) == "TimeoutError"
+
+
+def test_the_status_a_command_returns_is_the_programs() -> None:
+    @click.command("three")
+    def command() -> int:
+        return 3
+
+    assert run_command(_quiet_arguments(command), "three") == 3
