@@ -2,7 +2,7 @@
 
 BUSY runs while data is unacknowledged or unsent; RWND_LIMITED and SNDBUF_LIMITED take over from it
 while the peer's window or our buffer is what is missing. Exactly one runs at a time; busy_time in
-tcp_info is the sum (since Linux 4.10).
+tcp_info is the sum (since Linux 4.10). They count whole ticks.
 """
 
 from __future__ import annotations
@@ -18,8 +18,13 @@ RWND_LIMITED = 2
 SNDBUF_LIMITED = 3
 
 
+def _now_us(sk: Sock) -> int:
+    tick = sk.sysctl.tick_ns
+    return sk.host.now_ns // tick * tick // 1000
+
+
 def _switch(sk: Sock, kind: int) -> None:
-    now_us = sk.host.now_ns // 1000
+    now_us = _now_us(sk)
     old = sk.chrono_kind
     if old:
         if sk.chrono_us is None:
@@ -48,5 +53,5 @@ def times_us(sk: Sock) -> tuple[int, int, int]:
     """(busy, rwnd_limited, sndbuf_limited) so far, us, as tcp_info reports them (busy = the sum)."""
     us = list(sk.chrono_us or (0, 0, 0))
     if sk.chrono_kind:
-        us[sk.chrono_kind - 1] += sk.host.now_ns // 1000 - sk.chrono_start_us
+        us[sk.chrono_kind - 1] += _now_us(sk) - sk.chrono_start_us
     return sum(us), us[1], us[2]

@@ -52,14 +52,6 @@ def check(sk: Sock) -> bool:
     return True
 
 
-def delay_ns(sk: Sock) -> int:
-    """How far in the future the last departure time lies, ns: timers are pushed out by it."""
-    if sk.pacing_status == STATUS_NONE:
-        return 0
-    ahead = sk.wstamp_ns - sk.host.now_ns
-    return ahead if ahead > 0 else 0
-
-
 def after_send(sk: Sock, skb: Skb, prior_wstamp_ns: int) -> None:
     """Advance the next departure time by what this skb costs at the pacing rate."""
     if sk.pacing_status != STATUS_NONE:

@@ -58,7 +58,7 @@ def timer(sk: Sock) -> None:
 
 def send(sk: Sock) -> None:
     """Send a probe and arm the next."""
-    sent = write_wakeup(sk)
+    error = write_wakeup(sk)
     if sk.packets_out or sk.write_queue.head is None:
         # it was a real segment: the RTO takes over
         sk.probes_out = 0
@@ -66,11 +66,12 @@ def send(sk: Sock) -> None:
         sk.probes_tstamp = 0
         return
     sk.probes_out += 1
-    if sent:
+    if error <= 0:
         if sk.backoff < sk.sysctl.tcp_retries2:
             sk.backoff += 1
         delay = when_ns(sk, sk.rto_max_ns)
     else:
+        # dropped in our own host: soon again
         delay = timers.RESOURCE_PROBE_INTERVAL_NS
     timers.arm_rtx(sk, PENDING_PROBE0, _clamp_to_user_timeout(sk, delay))
 
@@ -83,8 +84,8 @@ def _clamp_to_user_timeout(sk: Sock, delay_ns: int) -> int:
     return max(min(delay_ns, left * NSEC_PER_MSEC), 2 * sk.sysctl.tick_ns)
 
 
-def write_wakeup(sk: Sock) -> bool:
-    """Send what fits the window of the head, or a dataless probe; whether the host took it."""
+def write_wakeup(sk: Sock) -> int:
+    """Send what fits the window of the head, or a dataless probe; returns the host's verdict (>0: dropped)."""
     skb = sk.write_queue.head
     wnd_end = sk.snd_una + sk.snd_wnd
     if skb is not None and skb.seq < wnd_end:
@@ -99,26 +100,22 @@ def write_wakeup(sk: Sock) -> bool:
         elif not skb.pcount:
             tso.set_pcount(skb, mss)
         skb.flags |= PSH
-        if xmit.transmit_skb(sk, skb):
-            return False
-        had_packets = sk.packets_out
-        xmit.new_data_sent(sk, skb)
-        if not had_packets:
-            timers.rearm_rto(sk)
-        return True
-    if sk.snd_una + 1 <= sk.snd_up <= sk.snd_una + 0xFFFF:
-        _dataless(sk, sk.snd_una, True)
-    _dataless(sk, sk.snd_una - 1, False)
-    return True
+        error = xmit.transmit_skb(sk, skb)
+        if not error:
+            had_packets = sk.packets_out
+            xmit.new_data_sent(sk, skb)
+            if not had_packets:
+                timers.rearm_rto(sk)
+        return error
+    if sk.snd_una < sk.snd_up <= sk.snd_una + 0xFFFF:
+        # one in the window, which need not be answered but announces the urgent pointer
+        _dataless(sk, sk.snd_una)
+    return _dataless(sk, sk.snd_una - 1)
 
 
-def _dataless(sk: Sock, seq: int, urgent: bool) -> None:
-    """A segment the peer must answer; with `urgent` it also announces the urgent pointer."""
+def _dataless(sk: Sock, seq: int) -> int:
     sk.mib.TCPWinProbe += 1
-    if urgent:
-        xmit.send_urgent_probe(sk, seq)
-    else:
-        xmit.send_control(sk, ACK, seq)
+    return xmit.send_control(sk, ACK, seq)
 
 
 def ack_probe(sk: Sock) -> None:
@@ -138,8 +135,11 @@ def ack_probe(sk: Sock) -> None:
 def rtx_timed_out(sk: Sock, skb: Skb) -> bool:
     """Data in flight behind a window that shrank to zero: whether the peer has been silent too long."""
     now_ms = sk.host.now_ns // NSEC_PER_MSEC
-    rcv_delta = now_ms - sk.rcv_tstamp_ns // NSEC_PER_MSEC
-    start = sk.retrans_stamp or skb.tx_ns // NSEC_PER_MSEC
-    rtx_delta = now_ms - start
-    timeout_ms = max(2 * 120_000, sk.user_timeout_ms) if not sk.user_timeout_ms else sk.user_timeout_ms
-    return rcv_delta > timeout_ms and rtx_delta > timeout_ms
+    resending_ms = now_ms - (sk.retrans_stamp or skb.tx_ns // NSEC_PER_MSEC)
+    timeout_ms = 2 * (sk.rto_max_ns // NSEC_PER_MSEC)
+    if sk.user_timeout_ms:
+        # the program's limit holds although the peer answers
+        if resending_ms > sk.user_timeout_ms:
+            return True
+        timeout_ms = min(timeout_ms, sk.user_timeout_ms)
+    return resending_ms > timeout_ms and now_ms - sk.rcv_tstamp_ns // NSEC_PER_MSEC > timeout_ms

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import prr, retransmit, timers, tso
+from . import prr, retransmit, timers
 from .const import CA_RECOVERY, LOST, PENDING_REO_TIMEOUT, PENDING_RETRANS, RETRANS, SACKED_ACKED, SACKED_RETRANS
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def mark_lost(sk: Sock) -> bool:
     if timeout_us:
         tick = sk.sysctl.tick_ns
         delay = -(-(timeout_us + TIMEOUT_MIN_US) * 1000 // tick) * tick
-        timers.arm_rtx(sk, PENDING_REO_TIMEOUT, min(delay, sk.rto_ns))
+        timers.arm_rtx(sk, PENDING_REO_TIMEOUT, min(delay, sk.rto_ns), False)
         return True
     return False
 
@@ -159,7 +159,5 @@ def newreno_mark_lost(sk: Sock, snd_una_advanced: bool) -> None:
             return
         mss = skb.gso_size or sk.mss_cache
         if skb.pcount > 1 and skb.length > mss:
-            old = skb.pcount
-            rest = tso.fragment(sk, skb, mss, mss)
-            retransmit.link_fragment(sk, skb, rest, old)
+            retransmit.fragment(sk, skb, mss, mss)
         mark_skb_lost(sk, skb)

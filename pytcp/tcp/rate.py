@@ -134,7 +134,7 @@ def check_app_limited(sk: Sock) -> None:
     """Mark the flow application-limited when a write finds the pipe not full and nothing waiting."""
     if (
         sk.write_seq - sk.snd_nxt < sk.mss_cache
-        and sk.wmem_alloc < 577
+        and sk.wmem_alloc <= 577
         and sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out < sk.snd_cwnd
         and sk.lost_out <= sk.retrans_out
     ):

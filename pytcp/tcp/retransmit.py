@@ -27,6 +27,7 @@ from .const import (
     NAGLE_OFF,
     NSEC_PER_MSEC,
     PENDING_REO_TIMEOUT,
+    PENDING_RETRANS,
     SACKED_ACKED,
     SACKED_RETRANS,
     SYN,
@@ -295,12 +296,25 @@ def xmit_recovery(sk: Sock, rexmit: int) -> None:
 # ---------------------------------------------------------------- resending
 
 
-def link_fragment(sk: Sock, skb: Skb, rest: Skb, old_pcount: int) -> None:
-    """`rest` was cut off an skb of the retransmit queue: link it and correct the packet counts."""
-    sk.rtx_queue.insert_after(skb, rest)
+# two skbs of 64 KiB beyond sndbuf: what splitting may add to the queue's memory
+FRAGMENT_SLACK = 2 * (65536 + 576)
+
+
+def fragment(sk: Sock, skb: Skb, n: int, mss: int) -> Skb | None:
+    """Cut an skb of the retransmit queue behind `n` payload bytes; returns the rest, linked in.
+
+    None where a peer that tears the queue apart by SACK blocks would make it too big (CVE-2019-11478)."""
+    queue = sk.rtx_queue
+    if sk.wmem_queued >> 1 > sk.sndbuf + FRAGMENT_SLACK and skb is not queue.head and skb is not queue.tail:
+        sk.mib.TCPWqueueTooBig += 1
+        return None
+    old = skb.pcount
+    rest = tso.fragment(sk, skb, n, mss)
+    queue.insert_after(skb, rest)
     if skb.tprev is not None or sk.tsorted.head is skb:
         sk.tsorted.insert_after(skb, rest)
-    _adjust_pcount(sk, skb, old_pcount - skb.pcount - rest.pcount)
+    _adjust_pcount(sk, skb, old - skb.pcount - rest.pcount)
+    return rest
 
 
 def host_queue_guard(sk: Sock, skb: Skb) -> bool:
@@ -334,9 +348,8 @@ def resend(sk: Sock, skb: Skb, segs: int) -> int:
     if limit > avail:
         limit = avail // mss * mss or avail
     if skb.length > limit:
-        old = skb.pcount
-        rest = tso.fragment(sk, skb, limit, mss)
-        link_fragment(sk, skb, rest, old)
+        if fragment(sk, skb, limit, mss) is None:
+            return -12
     else:
         old = skb.pcount
         tso.set_pcount(skb, mss)
@@ -485,4 +498,4 @@ def xmit_retransmit_queue(sk: Sock) -> None:
             rearm = True
         skb = skb.next
     if rearm:
-        timers.arm_retrans(sk, sk.rto_ns)
+        timers.arm_rtx(sk, PENDING_RETRANS, sk.rto_ns)

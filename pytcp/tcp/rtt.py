@@ -64,12 +64,15 @@ def update_rtt_min(sk: Sock, rtt_us: int, maybe_delayed: bool) -> None:
     `sk.min_rtt_us` is the lowest RTT of the last tcp_min_rtt_wlen seconds, UNKNOWN before any."""
     if maybe_delayed and rtt_us > sk.min_rtt_us:
         return
-    now = sk.host.now_ns // sk.sysctl.tick_ns
+    tick = sk.sysctl.tick_ns
+    now = sk.host.now_ns // tick
+    # no time at all cannot have passed: it counts as a tick
+    rtt_us = rtt_us or tick // 1000
     if sk.rtt_min is None:
-        sk.rtt_min = WindowedMin(now, rtt_us or 1)
-        sk.min_rtt_us = rtt_us or 1
+        sk.rtt_min = WindowedMin(now, rtt_us)
+        sk.min_rtt_us = rtt_us
     else:
-        sk.min_rtt_us = sk.rtt_min.update(sk.sysctl.tcp_min_rtt_wlen * sk.sysctl.hz, now, rtt_us or 1)
+        sk.min_rtt_us = sk.rtt_min.update(sk.sysctl.tcp_min_rtt_wlen * sk.sysctl.hz, now, rtt_us)
 
 
 def rtt_estimator(sk: Sock, mrtt_us: int) -> None:

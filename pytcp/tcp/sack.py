@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import mtu, rack, rate, retransmit, tso
+from . import mtu, rack, rate, retransmit
 from .const import CA_LOSS, LOST, RETRANS, SACKED_ACKED, SACKED_RETRANS
 from .seq import unwrap
 from .skb import Skb
@@ -35,7 +35,7 @@ def highest_sack_seq(sk: Sock) -> int:
 
 def block_valid(sk: Sock, is_dsack: bool, start: int, end: int) -> bool:
     """Whether a block can be about anything we sent (and, as DSACK, anything we might undo)."""
-    if end > sk.snd_nxt or start >= end or start >= sk.snd_nxt:
+    if end > sk.snd_nxt or start >= end:
         return False
     if start > sk.snd_una:
         return True
@@ -46,88 +46,94 @@ def block_valid(sk: Sock, is_dsack: bool, start: int, end: int) -> bool:
     if start >= sk.undo_marker:
         return True
     # a block that straddles undo_marker and is not older than one window
-    if end <= sk.undo_marker:
-        return False
-    return start > end - sk.max_window
+    return end > sk.undo_marker and start >= end - sk.max_window
 
 
-def _dsack_seen(sk: Sock, start: int, end: int, ack: int, rs: rate.AckSample) -> int:
-    """Account for a DSACK; returns the flags it adds (0: not believed)."""
-    dup_segs = 1
-    mss = sk.mss_cache
+def _dsack_seen(sk: Sock, start: int, end: int, rs: rate.AckSample) -> tuple[int, int]:
+    """Account for a DSACK. Returns the flags it adds and its segments, 0 when it is not believed."""
     span = end - start
-    if span > sk.max_window:
-        sk.mib.TCPDSACKIgnoredDubious += 1
-        return 0
-    if span > mss:
-        dup_segs = -(-span // mss)
-    sk.dsack_dups += dup_segs
+    if not 0 < span <= sk.max_window:
+        return 0, 0
+    flag = 0
+    segs = 1
+    if span > sk.mss_cache:
+        segs = -(-span // sk.mss_cache)
+    elif sk.tlp_high_seq and end == sk.tlp_high_seq:
+        flag = FLAG_DSACK_TLP
+    sk.dsack_dups += segs
     # more duplicates than retransmissions: the network duplicates
     if sk.dsack_dups > sk.total_retrans:
-        sk.mib.TCPDSACKIgnoredDubious += 1
+        return flag, 0
+    # a probe's duplicate says nothing about RACK's reordering window
+    if sk.reord_seen and not flag:
+        sk.rack_dsack_seen = True
+    rs.sack_delivered += segs
+    return flag | FLAG_DSACKING_ACK, segs
+
+
+def _check_dsack(sk: Sock, blocks: list[tuple[int, int]], ack: int, prior_snd_una: int, rs: rate.AckSample) -> int:
+    """Whether the first block is a DSACK (FLAG_DSACKING_ACK among the flags returned), and what that undoes."""
+    start, end = blocks[0]
+    mib = sk.mib
+    if start < ack:
+        mib.TCPDSACKRecv += 1
+    elif len(blocks) > 1 and blocks[1][0] <= start and end <= blocks[1][1]:
+        mib.TCPDSACKOfoRecv += 1
+    else:
         return 0
-    flag = FLAG_DSACKING_ACK
-    if sk.tlp_high_seq and sk.tlp_retrans and end == sk.tlp_high_seq:
-        flag |= FLAG_DSACK_TLP
-    sk.rack_dsack_seen = True
-    rs.sack_delivered += dup_segs
-    sk.mib.TCPDSACKRecvSegs += dup_segs
+    flag, segs = _dsack_seen(sk, start, end, rs)
+    if not segs:
+        mib.TCPDSACKIgnoredDubious += 1
+        return flag
+    mib.TCPDSACKRecvSegs += segs
+    # its skbs are gone already: count segments instead of looking at tags
+    if sk.undo_marker and sk.undo_retrans > 0 and sk.undo_marker < end <= prior_snd_una:
+        sk.undo_retrans = max(0, sk.undo_retrans - segs)
     return flag
 
 
 def tag_write_queue(sk: Sock, seg: Segment, prior_snd_una: int, rs: rate.AckSample) -> int:
-    """Apply the SACK blocks of `seg` to the retransmit queue; returns FLAG_* bits."""
-    wire_blocks = seg.sack
+    """Apply the SACK blocks of `seg` to the retransmit queue; returns FLAG_* bits.
+
+    `sk.snd_una` is already that of this ACK, the queue still has what it acknowledges."""
     if not sk.sacked_out:
         sk.highest_sack = sk.rtx_queue.head
     una = sk.snd_una
     ack = seg.ack
-    blocks = [(unwrap(left, una), unwrap(right, una)) for left, right in wire_blocks]
-    flag = 0
-    dsack = False
-    first = blocks[0]
-    if first[0] < ack:
-        dsack = True
-        sk.mib.TCPDSACKRecv += 1
-    elif len(blocks) > 1 and first[1] <= blocks[1][1] and first[0] >= blocks[1][0]:
-        dsack = True
-        sk.mib.TCPDSACKOfoRecv += 1
-    if dsack:
-        found = _dsack_seen(sk, first[0], first[1], ack, rs)
-        flag |= found
-        if not found:
-            dsack = False
-            del blocks[0]
-        elif sk.undo_marker and sk.undo_retrans > 0 and first[1] <= prior_snd_una and first[1] > sk.undo_marker:
-            sk.undo_retrans = max(0, sk.undo_retrans - max(1, -(-(first[1] - first[0]) // sk.mss_cache)))
+    blocks = [(unwrap(left, una), unwrap(right, una)) for left, right in seg.sack]
+    flag = _check_dsack(sk, blocks, ack, prior_snd_una, rs)
     # too old to be of use
     if ack < prior_snd_una - sk.max_window:
         return 0
     if not sk.packets_out:
         return flag
     used = []
-    for i, (start, end) in enumerate(blocks):
-        dup = dsack and i == 0
+    dup = bool(flag & FLAG_DSACKING_ACK)
+    for start, end in blocks:
         if not block_valid(sk, dup, start, end):
             if dup:
                 if sk.undo_marker:
                     sk.mib.TCPDSACKIgnoredOld += 1
                 else:
                     sk.mib.TCPDSACKIgnoredNoUndo += 1
-            else:
-                # a block below what was acknowledged meanwhile is merely old
-                if end > sk.snd_una or start >= end:
-                    sk.mib.TCPSACKDiscard += 1
-            continue
-        if end > una:
+            elif ack == una or end > una:
+                # (below an ACK that was overtaken a block is merely old)
+                sk.mib.TCPSACKDiscard += 1
+        elif end > prior_snd_una:
             used.append((start, end, dup))
+        dup = False
     used.sort()
-    cache = sk.recv_sack_cache
+    cache = sk.recv_sack_cache or ()
     mss = mtu.current_mss(sk)
     for start, end, dup in used:
-        if not dup and cache is not None and (start, end) in cache:
-            continue
-        flag |= _walk(sk, start, end, dup, mss, rs)
+        # what an earlier ACK told of this block need not be walked again
+        known = start
+        if not dup:
+            for left, right in cache:
+                if left <= start < right:
+                    known = right
+        if known < end:
+            flag |= _walk(sk, start, end, known, dup, mss, rs)
     sk.recv_sack_cache = [(start, end) for start, end, dup in used if not dup] or None
     if sk.ca_state != CA_LOSS or sk.undo_marker:
         check_reordering_at(sk, rs.reord)
@@ -139,11 +145,10 @@ def check_reordering_at(sk: Sock, reord: int) -> None:
         check_reordering(sk, reord, False)
 
 
-def _walk(sk: Sock, start: int, end: int, dup: bool, mss: int, rs: rate.AckSample) -> int:
-    """Tag every skb of [start, end)."""
+def _walk(sk: Sock, start: int, end: int, known: int, dup: bool, mss: int, rs: rate.AckSample) -> int:
+    """Tag every skb of [start, end); those below `known` are."""
     hint = sk.highest_sack
-    queue = sk.rtx_queue
-    skb = hint if hint is not None and sk.sacked_out and hint.seq <= start else queue.head
+    skb = hint if hint is not None and sk.sacked_out and hint.seq <= known else sk.rtx_queue.head
     flag = 0
     while skb is not None and skb.seq < end:
         if skb.end_seq <= start:
@@ -168,7 +173,8 @@ def _walk(sk: Sock, start: int, end: int, dup: bool, mss: int, rs: rate.AckSampl
 def _match(sk: Sock, skb: Skb, start: int, end: int, mss: int) -> bool | None:
     """A partly covered skb: split it at a segment boundary; whether its first part is covered.
 
-    None when less than a segment is covered: the rest of the block cannot matter either."""
+    None when less than a segment is covered, and where the queue must not be torn further: the rest
+    of the block cannot matter either."""
     if skb.pcount <= 1:
         return False
     size = skb.gso_size or mss
@@ -184,11 +190,10 @@ def _match(sk: Sock, skb: Skb, start: int, end: int, mss: int) -> bool | None:
         if not inside and whole < cut:
             whole += size
         cut = whole
-    if cut >= skb.length:
-        return inside
-    old = skb.pcount
-    rest = tso.fragment(sk, skb, cut, size)
-    retransmit.link_fragment(sk, skb, rest, old)
+    if cut >= skb.length and not inside:
+        return False
+    if retransmit.fragment(sk, skb, cut, size) is None:
+        return None
     return inside
 
 
@@ -230,8 +235,9 @@ def _tag_one(sk: Sock, skb: Skb, dup: bool, rs: rate.AckSample) -> int:
         sk.sacked_out += skb.pcount
         sk.delivered += skb.pcount
         rate.skb_delivered(sk, skb, rs)
-        # only a segment above everything SACKed so far moves FACK
-        if sk.highest_sack is None or skb.seq >= sk.highest_sack.seq:
+        # only a segment above everything SACKed so far moves FACK (None: the last one is SACKed)
+        highest = sk.highest_sack
+        if highest is not None and skb.seq >= highest.seq:
             sk.highest_sack = skb.next
         if skb.tprev is not None or sk.tsorted.head is skb:
             sk.tsorted.remove(skb)

@@ -67,7 +67,7 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
         view = view.cast("B")
     size = len(view)
     # a view of bytes counts, too: it is what is left of a send that was not taken whole
-    by_reference = size >= BY_REFERENCE and type(view.obj) is bytes
+    by_reference = size >= BY_REFERENCE and type(view.obj) is bytes and view.c_contiguous
     done = 0
     base = sk.sysctl.skb_base_truesize
     while done < size:
@@ -195,8 +195,11 @@ def check_space(sk: Sock) -> None:
     """Space was freed while a writer waits: grow sndbuf if that is what limits, and wake it."""
     if sk.state == CLOSE or not sk.nospace:
         return
-    if not sk.sndbuf_locked and sk.sndbuf < sk.sysctl.tcp_wmem[2] and sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out < sk.snd_cwnd:
-        sndbuf_expand(sk)
+    if not sk.sndbuf_locked and sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out < sk.snd_cwnd:
+        if sk.sndbuf < sk.sysctl.tcp_wmem[2]:
+            sndbuf_expand(sk)
+        # not the program but the buffer kept cwnd from being used: it must not decay for that
+        sk.cwnd_stamp = sk.host.now_ns
     if stream_is_writeable(sk):
         sk.nospace = False
         sk.host.wake(sk, POLLOUT)

@@ -17,6 +17,7 @@ from .const import (
     CA_LOSS,
     CA_RECOVERY,
     CLOSE,
+    ESTABLISHED,
     LISTEN,
     NSEC_PER_MSEC,
     NSEC_PER_SEC,
@@ -106,12 +107,12 @@ def clear_all(sk: Sock) -> None:
 # ---------------------------------------------------------------- the retransmission timer
 
 
-def arm_rtx(sk: Sock, what: int, delay_ns: int) -> None:
+def arm_rtx(sk: Sock, what: int, delay_ns: int, paced: bool = True) -> None:
     """(Re)start the retransmission timer as `what`, a PENDING_* value, at most rto_max from now.
 
-    Nearly every ACK does this and nearly none of the timers fires, so the wheel's arithmetic waits
+    `paced`: what pacing makes the last packet wait is added. Nearly every ACK does this and nearly none of the timers fires, so the wheel's arithmetic waits
     until the heap comes up: until then rtx_deadline is a lower bound."""
-    if sk.pacing_status:
+    if sk.pacing_status and paced:
         delay_ns += _pacing_ticks_ns(sk)
     if delay_ns > sk.rto_max_ns:
         delay_ns = sk.rto_max_ns
@@ -138,11 +139,12 @@ def _pacing_ticks_ns(sk: Sock) -> int:
     if ahead <= 0:
         return 0
     tick = sk.sysctl.tick_ns
-    return -(-ahead // tick) * tick
+    return ahead // tick * tick
 
 
 def arm_retrans(sk: Sock, delay_ns: int) -> None:
-    arm_rtx(sk, PENDING_RETRANS, delay_ns)
+    """The next retransmission is due in `delay_ns`, whatever pacing says."""
+    arm_rtx(sk, PENDING_RETRANS, delay_ns, False)
 
 
 def clear_rtx(sk: Sock) -> None:
@@ -200,7 +202,6 @@ def retransmit_timer(sk: Sock) -> None:
     skb = sk.rtx_queue.head
     if not sk.packets_out or skb is None:
         return
-    sysctl = sk.sysctl
     in_syn = 1 << sk.state & (SF_SYN_SENT | SF_SYN_RECV)
     if not sk.snd_wnd and not sk.sock_flags & SF_DEAD and not in_syn:
         # the peer shrank its window to nothing under data in flight: this is a window probe
@@ -209,7 +210,7 @@ def retransmit_timer(sk: Sock) -> None:
             return
         retransmit.enter_loss(sk)
         retransmit.retransmit_skb(sk, skb, 1)
-        _rearm_after_rto(sk)
+        _back_off(sk)
         return
     sk.mib.TCPTimeouts += 1
     if write_timeout(sk):
@@ -238,17 +239,19 @@ def retransmit_timer(sk: Sock) -> None:
         # refused by our own host: try again soon, without backing off
         arm_retrans(sk, RESOURCE_PROBE_INTERVAL_NS)
         return
-    thin = sk.linear_timeouts or sysctl.tcp_thin_linear_timeouts
-    if sk.state not in (SYN_SENT,) and thin and sk.packets_out < 4 and not retransmit.in_initial_slowstart(sk) and sk.retransmits <= THIN_LINEAR_RETRIES:
+    _back_off(sk)
+
+
+def _back_off(sk: Sock) -> None:
+    """Double the RTO, but for thin streams that want none of it, and wait for it."""
+    sysctl = sk.sysctl
+    thin = sk.state == ESTABLISHED and sk.packets_out < 4 and not retransmit.in_initial_slowstart(sk) and sk.retransmits <= THIN_LINEAR_RETRIES
+    if thin and (sk.linear_timeouts or sysctl.tcp_thin_linear_timeouts):
         sk.backoff = 0
         sk.rto_ns = max(sk.rto_min_us * 1000, min(rtt.rto_from_srtt_ns(sk), sk.rto_max_ns))
     elif sk.state != SYN_SENT or sk.total_rto > sysctl.tcp_syn_linear_timeouts:
         sk.backoff += 1
         sk.rto_ns = min(sk.rto_ns << 1, sk.rto_max_ns)
-    _rearm_after_rto(sk)
-
-
-def _rearm_after_rto(sk: Sock) -> None:
     arm_retrans(sk, clamp_to_user_timeout(sk, sk.rto_ns))
 
 
@@ -279,7 +282,7 @@ def retransmits_timed_out(sk: Sock, boundary: int, timeout_ms: int) -> bool:
         base = RTO_MIN_NS
         if 1 << sk.state & (SF_SYN_SENT | SF_SYN_RECV):
             base = NSEC_PER_SEC
-        timeout_ms = model_timeout_ms(boundary, base // NSEC_PER_MSEC, 120_000)
+        timeout_ms = model_timeout_ms(boundary, base // NSEC_PER_MSEC, sk.rto_max_ns // NSEC_PER_MSEC)
     return sk.host.now_ns // NSEC_PER_MSEC - sk.retrans_stamp >= timeout_ms
 
 

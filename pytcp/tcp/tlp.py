@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import mtu, prr, retransmit, timers, tso, xmit
-from .const import CA_CWR, CA_OPEN, NAGLE_OFF, PENDING_LOSS_PROBE
+from . import mtu, prr, retransmit, timers, xmit
+from .const import CA_CWR, CA_OPEN, NAGLE_OFF, PENDING_LOSS_PROBE, PENDING_NONE
 from .flags import FLAG_DATA_SACKED, FLAG_DSACK_TLP, FLAG_NOT_DUP, FLAG_SND_UNA_ADVANCED
 from .rate import AckSample
 
@@ -42,7 +42,7 @@ def send_loss_probe(sk: Sock) -> None:
     sk.tlp_retrans = False
     skb = sk.write_queue.head
     mss = mtu.current_mss(sk)
-    if skb is not None and skb.seq + min(skb.length, mss) <= sk.snd_una + sk.snd_wnd:
+    if skb is not None and (skb.seq + mss if skb.length > mss else skb.end_seq) <= sk.snd_una + sk.snd_wnd:
         before = sk.packets_out
         xmit.write_xmit(sk, mss, NAGLE_OFF, 2)
         if sk.packets_out <= before:
@@ -50,19 +50,13 @@ def send_loss_probe(sk: Sock) -> None:
             return
     else:
         skb = sk.rtx_queue.tail
-        if skb is None or skb.in_host:
-            if skb is not None:
-                retransmit.host_queue_guard(sk, skb)
+        if skb is None or retransmit.host_queue_guard(sk, skb):
             timers.rearm_rto(sk)
             return
-        pcount = skb.pcount
-        if pcount > 1 and skb.length > (pcount - 1) * mss:
-            rest = tso.fragment(sk, skb, (pcount - 1) * mss, mss)
-            retransmit.link_fragment(sk, skb, rest, pcount)
-            skb = rest
-        if not skb.pcount or (not skb.length and not skb.flags & 1):
-            timers.rearm_rto(sk)
-            return
+        whole = (skb.pcount - 1) * mss
+        if 0 < whole < skb.length:
+            # (never refused: it is the tail)
+            skb = retransmit.fragment(sk, skb, whole, mss) or skb
         if retransmit.resend(sk, skb, 1):
             timers.rearm_rto(sk)
             return
@@ -70,7 +64,7 @@ def send_loss_probe(sk: Sock) -> None:
     sk.tlp_high_seq = sk.snd_nxt
     sk.mib.TCPLossProbes += 1
     # the RTO follows the probe
-    sk.pending = 0
+    sk.pending = PENDING_NONE
     timers.rearm_rto(sk)
 
 

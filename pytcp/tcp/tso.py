@@ -68,7 +68,7 @@ def should_defer(sk: Sock, skb: Skb, max_segs: int) -> int:
     head = sk.rtx_queue.head
     if head is None:
         return SEND_NOW
-    srtt_ns = (sk.srtt_us >> 3) * 1000
+    srtt_ns = sk.srtt_us * 125
     # the next ACK is further away than waiting is worth
     if head.tx_ns + srtt_ns - now > min(srtt_ns >> 1, NSEC_PER_MSEC):
         return SEND_NOW

@@ -124,4 +124,3 @@ def try_undo_partial(sk: Sock, prior_snd_una: int) -> bool:
     sk.mib.TCPPartialUndo += 1
     retransmit.try_keep_open(sk)
     return False
-

@@ -20,6 +20,7 @@ from .const import (
     CA_EVENT_TX_START,
     CA_RECOVERY,
     CLOSE,
+    ECE,
     FIN,
     NAGLE_OFF,
     NAGLE_PUSH,
@@ -83,9 +84,9 @@ def transmit_skb(sk: Sock, skb: Skb) -> int:
         if pcount > 1:
             flags |= PSH
         if sk.snd_up > skb.seq:
-            ahead = sk.snd_up - skb.seq
-            flags |= URG
-            urg = ahead if ahead < 0xFFFF else 0xFFFF
+            urg = urgent_pointer(sk, skb.seq)
+            if urg:
+                flags |= URG
         if sk.ecn_flags:
             flags, ip_ecn = ecn.send(sk, skb, flags)
         th = established_header(sk, flags, skb.seq, length, urg)
@@ -123,8 +124,23 @@ def transmit_skb(sk: Sock, skb: Skb) -> int:
     return 0
 
 
-def _send_bare(sk: Sock, flags: int, seq: int) -> None:
-    th = established_header(sk, flags, seq, 0)
+def urgent_pointer(sk: Sock, seq: int) -> int:
+    """URG pointer of a segment at `seq` while urgent data is ahead of it; 0: it is too far away to be named."""
+    ahead = sk.snd_up - seq
+    if ahead <= 0xFFFF:
+        return ahead
+    return 0xFFFF if seq + 0xFFFF > sk.snd_nxt else 0
+
+
+def _send_bare(sk: Sock, flags: int, seq: int) -> int:
+    urg = 0
+    if sk.snd_up > sk.snd_una and sk.snd_up > seq:
+        urg = urgent_pointer(sk, seq)
+        if urg:
+            flags |= URG
+    if sk.ecn_flags & ecn.DEMAND_CWR:
+        flags |= ECE
+    th = established_header(sk, flags, seq, 0, urg)
     if flags & ACK:
         delack.event_ack_sent(sk, 1)
     sk.segs_out += 1
@@ -134,8 +150,10 @@ def _send_bare(sk: Sock, flags: int, seq: int) -> None:
         sk.wstamp_ns = now
     # a pure ACK is charged 2 so that it hardly moves sk_wmem_alloc
     sk.wmem_alloc += 2
-    if sk.host.transmit(sk, th, (), 0, None, 0, 2, 0):
+    error = sk.host.transmit(sk, th, (), 0, None, 0, 2, 0)
+    if error:
         sk.wmem_alloc -= 2
+    return error
 
 
 def acceptable_seq(sk: Sock) -> int:
@@ -148,28 +166,15 @@ def acceptable_seq(sk: Sock) -> int:
 
 def send_ack(sk: Sock) -> None:
     """Send a pure ACK now."""
-    if sk.state == CLOSE:
-        return
-    flags = ACK
-    if sk.ecn_flags & 4:
-        flags |= 0x40
-    _send_bare(sk, flags, acceptable_seq(sk))
+    if sk.state != CLOSE:
+        _send_bare(sk, ACK, acceptable_seq(sk))
 
 
-def send_control(sk: Sock, flags: int, seq: int) -> None:
-    """Send a dataless segment with established options, queued nowhere (keepalive, RST, probe)."""
-    _send_bare(sk, flags, seq)
+def send_control(sk: Sock, flags: int, seq: int) -> int:
+    """Send a dataless segment with established options, queued nowhere (keepalive, RST, probe).
 
-
-def send_urgent_probe(sk: Sock, seq: int) -> None:
-    """A dataless segment at `seq` that announces the urgent pointer."""
-    ahead = sk.snd_up - seq
-    th = established_header(sk, ACK | URG, seq, 0, ahead if ahead < 0xFFFF else 0xFFFF)
-    sk.segs_out += 1
-    sk.mib.TcpOutSegs += 1
-    sk.wmem_alloc += 2
-    if sk.host.transmit(sk, th, (), 0, None, 0, 2, 0):
-        sk.wmem_alloc -= 2
+    Returns 0 or the host's refusal."""
+    return _send_bare(sk, flags, seq)
 
 
 def new_data_sent(sk: Sock, skb: Skb) -> None:
