@@ -183,7 +183,8 @@ def send_echo(stack: Stack, dst: bytes, source: bytes, ident: int, seq: int, dat
     way = stack.dst(dst, source)
     _count_out(stack, ECHO)
     rest = ident.to_bytes(2, "big") + seq.to_bytes(2, "big") + data
-    ipv4.output(stack, way, source or way.saddr, IPPROTO_ICMP, seal(ECHO, 0, rest), ttl=ttl, df=True)
+    fits = 24 + len(rest) <= way.mtu and not way.mtu_lock
+    ipv4.output(stack, way, source or way.saddr, IPPROTO_ICMP, seal(ECHO, 0, rest), ttl=ttl, df=fits)
 
 
 def send_error(stack: Stack, pkt: Packet, kind: int, code: int, info: int) -> None:

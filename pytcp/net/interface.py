@@ -113,12 +113,7 @@ class Interface:
         self.tx_dropped = 0
         self._now = stack.runtime.now
         self._table = stack.table
-        if not link.mac:
-            link.rx = self._rx_bare
-        elif self.gro is None:
-            link.rx = self.rx
-        else:
-            link.rx = self._gro_feed
+        self._listen()
         link.rx_end = self._end if self.gro is None else self._gro_flush
 
     def __repr__(self) -> str:
@@ -230,7 +225,7 @@ class Interface:
             return
         data = bytes(frame.data)
         version = data[0] >> 4 if data else 0
-        if not self.up or version not in (4, 6):
+        if version not in (4, 6):
             self.rx_dropped += 1
         elif version == 4:
             ipv4.receive(stack, self, data, HOST, frame)
@@ -243,7 +238,7 @@ class Interface:
         size = len(data)
         stack = self.stack
         mac = self.mac
-        if not self.up or size < 14:
+        if size < 14:
             self.rx_dropped += 1
             return
         if frame.gso_type == GSO_UDP_L4:
@@ -327,9 +322,24 @@ class Interface:
 
     # --- configuration ---
 
+    def _listen(self) -> None:
+        """Tell the device where its frames go; the fast path need not ask whether the interface is up."""
+        if not self.up:
+            self.link.rx = self._rx_down
+        elif not self.mac:
+            self.link.rx = self._rx_bare
+        elif self.gro is None:
+            self.link.rx = self.rx
+        else:
+            self.link.rx = self._gro_feed
+
+    def _rx_down(self, frame: RxFrame) -> None:
+        """A device that is down receives nothing."""
+
     def close(self) -> None:
         """Out of service: nothing is received or sent any more."""
         self.up = False
+        self._listen()
         if self.router_timer is not None:
             self.router_timer.cancel()
         for entry in self.addresses6:
@@ -347,6 +357,7 @@ class Interface:
         """Take the interface up or down: down, its routes do not count and its neighbours are forgotten."""
         if up != self.up:
             self.up = up
+            self._listen()
             if not up:
                 self.neigh4.flush()
                 self.neigh6.flush()

@@ -63,6 +63,25 @@ def test_ping_tells_of_an_address_that_does_not_answer() -> None:
     assert [(reply.source, reply.error) for reply in heard] == [(HOST4, (3, 1))]
 
 
+def test_a_ping_larger_than_the_mtu_goes_in_fragments_without_df() -> None:
+    _, stack, _, wire = one_host()
+    pinger = stack.ping.open(PEER4, lambda reply: None)
+    for size in (1472, 1473):
+        pinger.send(bytes(size))
+    stack.flush()
+    assert [(p.df, p.mf, len(p.payload)) for p in wire.packets() if isinstance(p, Ipv4)] == [(True, False, 1480), (False, True, 1480), (False, False, 1)]
+
+
+def test_an_interface_that_is_down_hears_nothing() -> None:
+    _, stack, dev, wire = one_host()
+    dev.set_up(False)
+    wire.hears(Ipv4(PEER4, HOST4, 1, Echo(1, 1, b"x").emit()))
+    assert (wire.packets(), stack.mib.IpInReceives) == ([], 0)
+    dev.set_up(True)
+    wire.hears(Ipv4(PEER4, HOST4, 1, Echo(1, 1, b"x").emit()))
+    assert len(wire.packets()) == 1
+
+
 def test_replies_to_nobody_and_duplicates_are_ignored() -> None:
     _, stack, _, wire = one_host()
     heard: list[Reply] = []

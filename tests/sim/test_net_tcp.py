@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from pytcp.clock.virtual import VirtualRuntime
-from pytcp.link.pipe import ALL_FEATURES
+from pytcp.link.pipe import ALL_FEATURES, pipe_pair
 from pytcp.net import sysctl
 from pytcp.net.stack import Stack
 from pytcp.tcp import api
@@ -296,3 +296,21 @@ def test_a_port_is_free_again_when_its_time_wait_is_over() -> None:
     runtime.run_for(65 * S)
     assert first.ports.holders(port) == []
     assert first.table == {}
+
+
+def test_a_batch_of_segments_is_one_super_segment_when_the_interface_coalesces() -> None:
+    runtime = VirtualRuntime()
+    ends = pipe_pair(runtime.heap, delay_ns=MS, features=0)
+    first, second = Stack(runtime, seed=1), Stack(runtime, seed=2)
+    first.add_interface(ends[0], ["10.0.0.1/24"])
+    second.add_interface(ends[1], ["10.0.0.2/24"], gro=True)
+    listener = serve(second, 4, 80)
+    client = dial(first, PEER4, 80)
+    runtime.run_for(20 * MS)
+    server = api.accept(listener)
+    before = second.mib.TcpInSegs
+    api.sendmsg(client, DATA[:14480], 0)
+    first.flush()
+    runtime.run_for(MS)
+    assert (server.rcv_nxt - server.copied_seq, server.data_segs_in) == (14480, 10)
+    assert second.mib.TcpInSegs - before == 1
