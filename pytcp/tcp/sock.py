@@ -133,17 +133,18 @@ class Sock:
         "pacing_rate", "max_pacing_rate", "pacing_status", "pacing_shift", "wstamp_ns", "lsndtime_ns", "pacing_deadline",
         # --- ECN (ecn) ---
         "ecn_flags",
-        # --- receive sequence (input, reassembly) ---
-        "irs", "rcv_nxt", "copied_seq", "rcv_wup", "rcv_wnd", "rcv_wscale", "rcv_up", "urg_data", "urg_seq", "oob_byte",
-        # --- receive queues and memory (reassembly, rwnd) ---
+        # --- receive sequence (established, reassembly, recv, rwnd, urgent, handshake, request) ---
+        "irs", "rcv_nxt", "copied_seq", "rcv_wup", "rcv_wnd", "rcv_wscale", "urg_data", "urg_seq", "oob_byte",
+        # --- receive queues and memory (established, reassembly, recv, memory, rwnd, drs, sockopt, listen) ---
         "receive_queue", "ofo_queue", "rcvbuf", "rcvbuf_locked", "rmem_alloc", "forward_alloc", "rcvlowat", "rx_opt_oobinline", "peek_off",
+        # --- header prediction, time of the last event (input, established, reassembly, memory, rwnd, urgent, delack, sack_send, handshake, ack) ---
         "pred", "mstamp_ns",
-        # --- receive window (rwnd, drs) ---
+        # --- receive window (rwnd, drs, established, memory, handshake, request, sockopt_tcp) ---
         "window_due", "window_clamp", "rcv_ssthresh", "rcv_mss", "rcv_small_len", "scaling_ratio", "rcvq_space", "rcvq_seq", "rcvq_time_us",
         "rcv_rtt_us", "rcv_rtt_seq", "rcv_rtt_time_us", "rcv_rtt_last_tsecr",
-        # --- SACK we send (reassembly) ---
+        # --- SACK we send (sack_send, reassembly, established, delack, timers) ---
         "selective_acks", "duplicate_sack", "compressed_ack", "compressed_ack_deadline", "compressed_ack_rcv_nxt", "dup_ack_counter",
-        # --- delayed ACK (delack) ---
+        # --- delayed ACK (delack, input, established, reassembly, rwnd, memory, ecn, handshake, timers, sockopt_tcp, listen) ---
         "ack_pending", "quick", "pingpong", "ato_jiffies", "lrcvtime_ns", "lrcv_flowlabel", "delack_deadline", "delack_timeout", "delack_max_ns",
         # --- options negotiated (handshake) ---
         "tstamp_ok", "sack_ok", "wscale_ok", "ts_recent", "ts_recent_stamp_s", "ts_offset", "rcv_tsval", "rcv_tsecr",
@@ -323,7 +324,6 @@ class Sock:
         self.rcv_wup = 0
         self.rcv_wnd = 0
         self.rcv_wscale = 0
-        self.rcv_up = 0
         self.urg_data = 0
         self.urg_seq = 0
         self.oob_byte = 0
