@@ -122,6 +122,7 @@ def dial(stack: Stack, addr: bytes, port: int) -> Sock:
     """A socket that has begun to connect."""
     sk = stack.new_sock(4 if len(addr) == 4 else 6)
     sk.user = Watcher()
+    stack.now()
     with contextlib.suppress(BlockingIOError):
         api.connect(sk, addr, port)
     stack.flush()
@@ -139,9 +140,13 @@ def serve(stack: Stack, family: int, port: int) -> Sock:
 
 def transfer(runtime: VirtualRuntime, source: Sock, sink: Sock, data: bytes, step_ns: int = MS) -> bytes:
     """Send `data` through a connection and return what came out."""
+    hosts = [sk.host for sk in (source, sink)]
     at = 0
     out = bytearray()
     for _ in range(100_000):
+        for host in hosts:
+            assert isinstance(host, Stack)
+            host.now()
         try:
             while at < len(data):
                 at += api.sendmsg(source, data[at : at + 65536], 0)
