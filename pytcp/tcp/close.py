@@ -275,6 +275,7 @@ def fin_wait2_timer(sk: Sock) -> None:
     if sk.state != FIN_WAIT2 or not sk.sock_flags & SF_DEAD:
         return
     if sk.linger2 >= 0:
+        # the same excess once more, now as a mini block: 66 s are over after 12 (measured)
         rest = fin_time(sk) - timewait.TIMEWAIT_LEN_NS
         if rest > 0:
             enter_time_wait(sk, FIN_WAIT2, rest)

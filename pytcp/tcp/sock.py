@@ -32,7 +32,9 @@ NEVER = 1 << 62
 class Host(Protocol):
     """What the engine asks of the world. The stack implements it; unit tests give a fake one."""
 
-    now_ns: int
+    @property
+    def now_ns(self) -> int:
+        """The engine's time; refreshed before each segment, call and timer."""
 
     @property
     def sysctl(self) -> TcpSysctl: ...

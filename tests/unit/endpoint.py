@@ -199,7 +199,7 @@ class World(FakeHost):
         if self.listeners.get(name) is sk:
             del self.listeners[name]
             return
-        if self.table.get(sk.demux_key) is sk:
+        if sk.demux_key is not None and self.table.get(sk.demux_key) is sk:
             del self.table[sk.demux_key]
         if isinstance(sk, timewait.TimeWait):
             self._let_go(sk, sk.sport)
@@ -266,7 +266,7 @@ class Peer:
         self.local_isn: int | None = None
         self.wscale = wscale
         self.shift = 0  # of our windows, once our SYN or SYN-ACK said so
-        self._read = 0
+        self._read = len(world.wire)
 
     def send(
         self,
@@ -337,13 +337,14 @@ class Peer:
         return segment
 
 
-def connection(world: World | None = None, *, port: int = 50000, lsk: Sock | None = None, **syn: Any) -> tuple[World, Peer, Sock]:
-    """An accepted connection to a listener on 8080, its handshake forgotten."""
+def connection(world: World | None = None, *, port: int = 50000, lsk: Sock | None = None, rtt_ms: int = 0, **syn: Any) -> tuple[World, Peer, Sock]:
+    """An accepted connection to a listener on 8080 whose handshake took `rtt_ms` and is forgotten."""
     world = world or World()
     lsk = lsk or world.listener(4, LOCAL, 8080) or world.listening()
     peer = Peer(world, port)
     peer.syn(**syn)
     peer.heard()
+    world.advance(rtt_ms * MS)
     ts = (syn["ts"][0], 0) if "ts" in syn else None
     peer.send(".", 1, ack=1, win=511, ts=ts)
     child = world.accepted(lsk)

@@ -1,0 +1,347 @@
+"""Socket options: every measured value in, result and value out; and the structures (linux-sockets §7)."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from struct import pack, unpack
+from typing import NamedTuple
+
+import pytest
+
+from pytcp.tcp import api, const, sockopt, sockopt_ip, sockopt_tcp
+from pytcp.tcp.sock import Sock
+
+from .endpoint import LOCAL, MS, Peer, World, connection
+
+TABLE = Path(__file__).parents[1] / "data" / "socket_options.txt"
+LEVELS = {"SOL_SOCKET": 1, "IPPROTO_IP": 0, "IPPROTO_TCP": 6, "IPPROTO_IPV6": 41}
+NUMBERS = {
+    **{name: value for module in (sockopt, sockopt_ip, sockopt_tcp) for name, value in vars(module).items() if re.match(r"(TCP|SO|IP|IPV6)_", name)},
+    "unknown_99": 99,
+    "unknown_200": 200,
+}
+# other features own these: not known here
+UNKNOWN = {
+    "TCP_FASTOPEN", "TCP_FASTOPEN_CONNECT", "TCP_FASTOPEN_NO_COOKIE", "TCP_ZEROCOPY_RECEIVE", "SO_ZEROCOPY", "SO_TIMESTAMP", "SO_BINDTOIFINDEX",
+}  # fmt: skip
+# structures, values of the moment, and those tested below
+APART = {"TCP_INFO", "TCP_CC_INFO", "TCP_SAVED_SYN", "TCP_TIMESTAMP", "SO_MAX_PACING_RATE", "SO_INCOMING_CPU", "SO_COOKIE", "TCP_REPAIR", "SO_CNX_ADVICE"}
+# set without a way to read them: the table shows the refused reading
+APART |= {"SO_SNDBUFFORCE", "SO_RCVBUFFORCE"}
+VALUES = [-(1 << 31), -1, 0, 1, 2, 3, 7, 10, 47, 48, 100, 126, 127, 128, 255, 256, 1000, 1023, 4096, 32767, 32768, 65535, 65536, 120000, 1000000]
+VALUES += [16777216, (1 << 31) - 1]
+
+
+class Row(NamedTuple):
+    level: int
+    option: str
+    state: str
+    default: str
+    same: set[int]
+    rejected: dict[int, str]
+    other: dict[int, int]
+    one_byte: str
+    eight_bytes: str
+
+
+def numbers(text: str) -> Iterator[int]:
+    for part in re.split(r"[,;]\s*", text.strip()):
+        low, _, high = part.partition("..")
+        if high:
+            yield from (value for value in VALUES if int(low) <= value <= int(high))
+        elif part:
+            yield int(part)
+
+
+def rows() -> Iterator[Row]:
+    level = 0
+    for line in TABLE.read_text().splitlines():
+        if line.startswith("## "):
+            level = LEVELS[line[3:]]
+        if not line.startswith("|") or line.startswith("| option"):
+            continue
+        option, states, default, same, rejected, other, lengths = (cell.strip() for cell in line.strip("|").split("|"))
+        if option in APART | UNKNOWN:
+            continue
+        refusals: dict[int, str] = {}
+        for part in rejected.split(";") if rejected != "-" else ():
+            name, _, values = part.partition(":")
+            refusals |= dict.fromkeys(numbers(values), name.strip())
+        changed: dict[int, int] = {}
+        for part in other.split(";") if "->" in other else ():
+            values, _, result = part.partition("->")
+            changed |= dict.fromkeys(numbers(values), int(result))
+        one, _, eight = lengths.partition(" / ")
+        for state in states.split("+"):
+            yield Row(level, option, state, default, set(numbers(same)) if same != "-" else set(), refusals, changed, one, eight)
+
+
+ROWS = list(rows())
+
+
+def prepared(state: str, level: int) -> Sock:
+    """A socket of the state the table was measured on."""
+    family = 6 if level == LEVELS["IPPROTO_IPV6"] else 4
+    if state == "established":
+        world = World()
+        lsk = world.listening(family=family)
+        peer = Peer(world, family=family)
+        peer.syn()
+        peer.heard()
+        peer.send(".", 1, ack=1, win=511)
+        sk = world.accepted(lsk)
+    else:
+        sk = World().socket(family)
+    if state == "listening":
+        api.listen(sk, 5)
+    sk.reuseaddr = True
+    sk.v6only = family == 6
+    return sk
+
+
+def name_of(error: OSError) -> str:
+    assert error.errno is not None
+    return {errno.EOPNOTSUPP: "ENOTSUP"}.get(error.errno, errno.errorcode[error.errno])
+
+
+def attempt(sk: Sock, level: int, option: str, value: int | bytes) -> str:
+    try:
+        api.setsockopt(sk, level, NUMBERS[option], value)
+    except OSError as error:
+        return name_of(error)
+    return "ok"
+
+
+def reading(sk: Sock, level: int, option: str) -> str:
+    try:
+        return str(api.getsockopt(sk, level, NUMBERS[option]))
+    except OSError as error:
+        return name_of(error)
+
+
+def test_the_table_covers_what_it_should() -> None:
+    assert len({(row.level, row.option) for row in ROWS}) > 70
+    assert {row.state for row in ROWS} == {"closed", "listening", "established"}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.option}-{row.state}")
+def test_option(row: Row) -> None:
+    sk = prepared(row.state, row.level)
+    if row.option not in ("SO_REUSEADDR", "IPV6_V6ONLY", "TCP_WINDOW_CLAMP", "TCP_MAXSEG"):
+        assert reading(sk, row.level, row.option) == row.default
+    for value in VALUES:
+        result = attempt(sk, row.level, row.option, value)
+        if value in row.rejected and row.rejected[value] != "ENOTCONN":
+            assert result == row.rejected[value], value
+            continue
+        assert result == "ok", value
+        expected = value if value in row.same else row.other.get(value)
+        if expected is not None:
+            assert reading(sk, row.level, row.option) == str(expected), value
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.option}-{row.state}")
+def test_option_lengths(row: Row) -> None:
+    # what was set: the number 2 in one byte, and in the first four of eight
+    sk = prepared(row.state, row.level)
+    assert attempt(sk, row.level, row.option, b"\x02") == row.one_byte
+    assert attempt(sk, row.level, row.option, pack("=ii", 2, 0)) == row.eight_bytes
+
+
+@pytest.mark.parametrize("option", sorted(UNKNOWN))
+def test_options_of_other_features_are_not_known(option: str) -> None:
+    numbers_ = {"TCP_FASTOPEN": 23, "TCP_FASTOPEN_CONNECT": 30, "TCP_FASTOPEN_NO_COOKIE": 34, "TCP_ZEROCOPY_RECEIVE": 35}
+    numbers_ |= {"SO_ZEROCOPY": 60, "SO_TIMESTAMP": 29, "SO_BINDTOIFINDEX": 62}
+    level = 6 if option.startswith("TCP") else 1
+    for call in (lambda sk: api.setsockopt(sk, level, numbers_[option], 1), lambda sk: api.getsockopt(sk, level, numbers_[option])):
+        with pytest.raises(OSError) as caught:
+            call(World().socket())
+        assert caught.value.errno == errno.ENOPROTOOPT
+
+
+# ---------------------------------------------------------------- reading into buffers
+
+
+def test_a_short_buffer_gets_the_first_bytes() -> None:
+    sk = World().socket()
+    assert api.getsockopt(sk, 6, sockopt_tcp.TCP_KEEPIDLE, 4) == pack("=i", 7200)
+    assert api.getsockopt(sk, 6, sockopt_tcp.TCP_KEEPIDLE, 2) == pack("=i", 7200)[:2]
+    assert api.getsockopt(sk, 6, sockopt_tcp.TCP_KEEPIDLE, 100) == pack("=i", 7200)
+    assert api.getsockopt(sk, 0, sockopt_ip.IP_TTL, 2) == b"\x40", "IPPROTO_IP writes one byte when fewer than four are asked for"
+    assert api.getsockopt(sk, 0, sockopt_ip.IP_TTL, 4) == pack("=i", 64)
+
+
+def test_the_congestion_control_is_a_name() -> None:
+    sk = World().socket()
+    assert api.getsockopt(sk, 6, sockopt_tcp.TCP_CONGESTION, 16) == b"cubic".ljust(16, b"\0")
+    api.setsockopt(sk, 6, sockopt_tcp.TCP_CONGESTION, b"reno")
+    assert api.getsockopt(sk, 6, sockopt_tcp.TCP_CONGESTION, 16) == b"reno".ljust(16, b"\0")
+    assert api.getsockopt(sk, 6, sockopt_tcp.TCP_CC_INFO, 100) == b""
+    for name, code in ((b"nonesuch", errno.ENOENT), (b"", errno.EINVAL)):
+        with pytest.raises(OSError) as caught:
+            api.setsockopt(sk, 6, sockopt_tcp.TCP_CONGESTION, name)
+        assert caught.value.errno == code
+    assert sk.cong_name == "reno"
+
+
+def test_the_congestion_control_of_a_connection_can_be_changed() -> None:
+    _, _, sk = connection()
+    api.setsockopt(sk, 6, sockopt_tcp.TCP_CONGESTION, b"reno")
+    assert sk.ca.name == "reno"
+
+
+def test_linger_keeps_its_time_while_off() -> None:
+    sk = World().socket()
+    linger = sockopt.SO_LINGER
+    assert api.getsockopt(sk, 1, linger, 8) == pack("ii", 0, 0)
+    api.setsockopt(sk, 1, linger, pack("ii", 7, 5))
+    assert (api.getsockopt(sk, 1, linger, 8), sk.linger) == (pack("ii", 1, 5), 5)
+    api.setsockopt(sk, 1, linger, pack("ii", 0, 9))
+    assert (api.getsockopt(sk, 1, linger, 8), sk.linger) == (pack("ii", 0, 5), None)
+    with pytest.raises(OSError) as caught:
+        api.setsockopt(sk, 1, linger, 1)
+    assert caught.value.errno == errno.EINVAL
+
+
+@pytest.mark.parametrize("name", [sockopt.SO_RCVTIMEO, sockopt.SO_SNDTIMEO])
+def test_timeouts_are_rounded_up_to_ticks(name: int) -> None:
+    sk = World().socket()
+    assert (api.getsockopt(sk, 1, name, 16), sockopt.timeout_us(sk, name)) == (pack("qq", 0, 0), sockopt.FOREVER)
+    for given, stored in (((1, 1), (1, 4000)), ((0, 1), (0, 4000)), ((2, 500_000), (2, 500_000))):
+        api.setsockopt(sk, 1, name, pack("qq", *given))
+        assert api.getsockopt(sk, 1, name, 16) == pack("qq", *stored)
+    api.setsockopt(sk, 1, name, pack("qq", -1, 0))
+    assert (api.getsockopt(sk, 1, name, 16), sockopt.timeout_us(sk, name)) == (pack("qq", 0, 0), 0)
+    api.setsockopt(sk, 1, name, pack("qq", 0, 0))
+    assert sockopt.timeout_us(sk, name) == sockopt.FOREVER
+    for us in (-1, 1_000_000):
+        with pytest.raises(OSError) as caught:
+            api.setsockopt(sk, 1, name, pack("qq", 1, us))
+        assert caught.value.errno == errno.EDOM
+
+
+def test_max_pacing_rate_is_64_bits_wide_and_turns_pacing_on() -> None:
+    sk = World().socket()
+    rate = sockopt.SO_MAX_PACING_RATE
+    assert api.getsockopt(sk, 1, rate, 8) == b"\xff" * 8
+    api.setsockopt(sk, 1, rate, pack("=q", -1))
+    assert sk.pacing_status == 0
+    api.setsockopt(sk, 1, rate, pack("=Q", 10_000_000_000))
+    assert (sk.max_pacing_rate, sk.pacing_rate, sk.pacing_status) == (10_000_000_000, 10_000_000_000, 1)
+    api.setsockopt(sk, 1, rate, -1)
+    assert api.getsockopt(sk, 1, rate, 8) == b"\xff" * 8, "32 bits of ones mean no limit, too"
+
+
+def test_repair_mode_is_refused_like_to_an_ordinary_program() -> None:
+    for value, result in ((-1, "ok"), (0, "ok"), (1, "EPERM"), (2, "EINVAL")):
+        assert attempt(World().socket(), 6, "TCP_REPAIR", value) == result
+    assert attempt(prepared("listening", 6), 6, "TCP_REPAIR", 0) == "EPERM"
+
+
+def test_tcp_timestamp_is_the_tsval_of_now() -> None:
+    world = World()
+    sk = world.socket()
+    sk.ts_offset = 7
+    assert api.getsockopt(sk, 6, sockopt_tcp.TCP_TIMESTAMP) == world.now_ns // MS + 7
+
+
+def test_cookies_differ_and_stay() -> None:
+    world = World()
+    one, two = world.socket(), world.socket()
+    first = api.getsockopt(one, 1, sockopt.SO_COOKIE, 8)
+    assert first == api.getsockopt(one, 1, sockopt.SO_COOKIE, 8) != api.getsockopt(two, 1, sockopt.SO_COOKIE, 8)
+
+
+def test_meminfo_is_nine_words() -> None:
+    _, peer, sk = connection()
+    peer.send("P.", 1, 1000, ack=1, win=511)
+    info = api.getsockopt(sk, 1, sockopt.SO_MEMINFO, 36)
+    assert isinstance(info, bytes)
+    words = unpack("=9I", info)
+    assert words[0] == sk.rmem_alloc > 1000
+    assert words[1:4] == (131072, 0, 46080)
+
+
+def test_so_error_prefers_the_pending_error_and_clears_what_it_tells() -> None:
+    sk = World().socket()
+    sk.sk_err, sk.sk_err_soft = errno.ECONNRESET, errno.EHOSTUNREACH
+    assert [api.getsockopt(sk, 1, sockopt.SO_ERROR) for _ in range(3)] == [errno.ECONNRESET, errno.EHOSTUNREACH, 0]
+
+
+# ---------------------------------------------------------------- effects
+
+
+def test_nodelay_sends_what_nagle_holds() -> None:
+    _, peer, sk = connection()
+    api.sendmsg(sk, b"a")
+    api.sendmsg(sk, b"b")
+    assert peer.heard() == ["P. 1:2 ack 1"]
+    api.setsockopt(sk, 6, sockopt_tcp.TCP_NODELAY, 1)
+    assert peer.heard() == ["P. 2:3 ack 1"]
+
+
+def test_uncorking_sends_what_the_cork_holds() -> None:
+    _, peer, sk = connection()
+    api.setsockopt(sk, 6, sockopt_tcp.TCP_CORK, 1)
+    api.sendmsg(sk, bytes(100))
+    assert peer.heard() == []
+    api.setsockopt(sk, 6, sockopt_tcp.TCP_CORK, 0)
+    assert peer.heard() == ["P. 1:101 ack 1"]
+
+
+def test_a_larger_sndbuf_wakes_the_writer() -> None:
+    world, peer, sk = connection()
+    api.setsockopt(sk, 1, sockopt.SO_SNDBUF, 10_000)
+    peer.send(".", 1, ack=1, win=0)
+    with pytest.raises(BlockingIOError):
+        while True:
+            api.sendmsg(sk, bytes(5000))
+    world.woken.clear()
+    api.setsockopt(sk, 1, sockopt.SO_SNDBUF, 200_000)
+    assert world.woken == [(sk, const.POLLOUT)]
+
+
+def test_forced_buffers_have_no_upper_limit_and_no_reading() -> None:
+    sk = World().socket()
+    api.setsockopt(sk, 1, sockopt.SO_SNDBUFFORCE, 50_000_000)
+    api.setsockopt(sk, 1, sockopt.SO_RCVBUFFORCE, 50_000_000)
+    assert (sk.sndbuf, sk.rcvbuf) == (100_000_000, 100_000_000)
+    api.setsockopt(sk, 1, sockopt.SO_SNDBUFFORCE, -1)
+    api.setsockopt(sk, 1, sockopt.SO_RCVBUFFORCE, -1)
+    assert (sk.sndbuf, sk.rcvbuf) == (4608, 2304)
+    for name in ("SO_SNDBUFFORCE", "SO_RCVBUFFORCE", "SO_CNX_ADVICE"):
+        assert reading(sk, 1, name) == "ENOPROTOOPT"
+        assert attempt(sk, 1, name, 1) == "ok"
+
+
+def test_so_rcvlowat_grows_the_buffer_for_good() -> None:
+    sk = World().socket()
+    api.setsockopt(sk, 1, sockopt.SO_RCVLOWAT, 1_000_000)
+    assert sk.rcvbuf == 2_000_000
+    api.setsockopt(sk, 1, sockopt.SO_RCVLOWAT, 1)
+    assert sk.rcvbuf == 2_000_000
+
+
+def test_ip_bind_address_no_port_leaves_the_port_to_connect() -> None:
+    world = World()
+    sk = world.socket()
+    api.setsockopt(sk, 0, sockopt_ip.IP_BIND_ADDRESS_NO_PORT, 1)
+    api.bind(sk, LOCAL, 0)
+    assert (sk.saddr, sk.bound_port, world.held) == (LOCAL, 0, {})
+    world.connecting(Peer(world, 80), sk)
+    assert sk.bound_port
+
+
+def test_ip_freebind_binds_to_what_is_not_ours() -> None:
+    world = World()
+    foreign = b"\x0a\x4f\x00\x63"
+    with pytest.raises(OSError) as caught:
+        api.bind(world.socket(), foreign, 8080)
+    assert caught.value.errno == errno.EADDRNOTAVAIL
+    sk = world.socket()
+    api.setsockopt(sk, 0, sockopt_ip.IP_FREEBIND, 1)
+    api.bind(sk, foreign, 8080)
+    assert sk.saddr == foreign
