@@ -31,8 +31,8 @@ COLLAPSE_MAX = PAGE - SHARED_INFO  # payload of one collapsed skb: one page
 PAGED_HEAD = 832  # truesize of a skb whose payload lies in pages, without the pages
 PAGED_FROM = PAGE - 64  # frames from this size on come in pages
 
-# payload from this size on is kept as a view of the device's buffer, smaller is copied out of it
-KEEP_VIEW = 4096
+# payload that fills at least this part of a device buffer is kept as a view of it, less is copied out
+KEEP_SHARE = 4
 
 
 class RxChunk:
@@ -84,7 +84,7 @@ def keep_payload(seg: Segment) -> tuple[Any, Any]:
     rx = seg.rx
     if rx is None:
         return seg.payload, None
-    if seg.length < KEEP_VIEW:
+    if seg.length * KEEP_SHARE < len(rx.mem):
         return bytes(seg.payload), None
     rx.taken += 1
     return seg.payload, rx
@@ -163,6 +163,8 @@ def coalesce_segment(sk: Sock, to: RxChunk, seg: Segment) -> bool:
     length = seg.length
     if length <= to.tail_room:
         to.tail_room -= length
+        if length:
+            _append(to, seg)
     else:
         room = -1 if length >= PAGED_FROM else tail_room(seg)
         if room < 0:
@@ -180,18 +182,26 @@ def coalesce_segment(sk: Sock, to: RxChunk, seg: Segment) -> bool:
         to.truesize += delta
         sk.rmem_alloc += delta
         sk.forward_alloc -= delta
-    if length:
-        rx = seg.rx
-        if rx is None:
+        if seg.rx is None:
             to.parts.append((seg.payload, None))
         else:
             to.parts.append(keep_payload(seg))
-        to.length += length
+    to.length += length
     to.end_seq = seg.end_seq
     if seg.flags & 1:
         to.fin = 1
     sk.mib.TCPRcvCoalesce += 1
     return True
+
+
+def _append(to: RxChunk, seg: Segment) -> None:
+    """Copy a few bytes behind the last ones: they cost nothing, so a trickle must not make a part of each."""
+    if to.parts:
+        buf, rx = to.parts[-1]
+        if rx is None:
+            to.parts[-1] = (b"".join((buf, seg.payload)), None)
+            return
+    to.parts.append((bytes(seg.payload), None))
 
 
 def coalesce_chunk(sk: Sock, to: RxChunk, chunk: RxChunk) -> bool:

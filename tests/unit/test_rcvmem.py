@@ -61,6 +61,14 @@ def test_bytes_that_fit_behind_the_last_ones_cost_nothing() -> None:
     assert sk.rmem_alloc == 1728 + 2 * (704 - 256)
 
 
+def test_a_trickle_of_bytes_behind_the_last_ones_makes_one_piece() -> None:
+    sk, _ = receiver()
+    hear(sk, 1000)
+    for _ in range(30):
+        hear(sk, 1)
+    assert [len(part) for part, _ in sk.receive_queue[0].parts] == [1030]
+
+
 def test_eighteen_segments_make_a_full_skb_whose_memory_comes_back_at_once() -> None:
     sk, _ = receiver(rcvbuf=1 << 20)
     for _ in range(19):

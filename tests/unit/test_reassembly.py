@@ -247,25 +247,27 @@ def test_large_payloads_stay_in_the_devices_buffer_until_read_small_ones_are_cop
     seg.payload, seg.rx = buf.view[:1000], buf
     input.receive(sk, seg)
     assert buf.taken == 0
-    large = segment(sk, payload=STREAM[:8000], gso_size=1000, nsegs=8)
-    buf.view[2000:10000] = STREAM[:8000]
-    large.payload, large.rx, large.truesize = buf.view[2000:10000], buf, 832 + 8192
+    # a quarter of the buffer: worth keeping
+    large = segment(sk, payload=STREAM[:16384], gso_size=1024, nsegs=16)
+    buf.view[2000:18384] = STREAM[:16384]
+    large.payload, large.rx, large.truesize = buf.view[2000:18384], buf, 832 + 16384
     input.receive(sk, large)
     assert (buf.taken, pool) == (1, [])
     assert recv.recv(sk, 5000)[1000:] == STREAM[:4000]
     assert buf.taken == 1
-    assert recv.recv(sk, 5000) == STREAM[4000:8000]
+    assert recv.recv(sk, 50000) == STREAM[4000:16384]
     assert (buf.taken, pool) == (0, [buf])
 
 
 def test_purging_gives_buffers_and_memory_back() -> None:
     pool: list[RxBuf] = []
     sk, _ = receiver()
-    for seq in (1, 20001):
+    for seq in (1, 30001):
         buf = RxBuf(65536, pool)
-        seg = segment(sk, seq=seq, payload=STREAM[:8000], gso_size=1000, nsegs=8)
-        seg.payload, seg.rx, seg.truesize = buf.view[:8000], buf, 832 + 8192
+        seg = segment(sk, seq=seq, payload=STREAM[:18000], gso_size=1000, nsegs=18)
+        seg.payload, seg.rx, seg.truesize = buf.view[:18000], buf, 832 + 20480
         input.receive(sk, seg)
+    assert (len(pool), sk.rmem_alloc) == (0, 2 * 21312)
     recv.purge(sk)
     assert len(pool) == 2
     assert sk.rmem_alloc == 0
