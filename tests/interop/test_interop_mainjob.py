@@ -1,0 +1,79 @@
+"""The main job in small, its command with Ctrl-C, the benchmark's parts, and the README's example."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytcp.lab.mainjob import MIB, MainJob, Sizes
+
+pytestmark = pytest.mark.tap
+
+ROOT = Path(__file__).parents[2]
+Program = Callable[[str], str]
+
+
+def test_the_main_job_in_small(program: Program, tmp_path: Path) -> None:
+    program("curl")
+    capture = tmp_path / "demo.pcapng"
+    sizes = Sizes(clean=8 * MIB, impaired=8 * MIB, seconds=0.3, connections=20, each=10_000)
+    report = MainJob(sizes, lambda text, share: None, pcap=str(capture)).run()
+    assert not report.failed
+    assert len(report.checks) > 20
+    assert {t.bytes for t in report.transfers if "fetches" in t.name} == {8 * MIB}
+    assert report.pcap_packets > 0
+    if shutil.which("tshark"):
+        read = subprocess.run(["tshark", "-r", str(capture), "-T", "fields", "-e", "tcp.port"], capture_output=True, check=True)
+        assert len(read.stdout.splitlines()) == report.pcap_packets
+
+
+def test_ctrl_c_in_the_demo_is_one_line_and_leaves_no_namespace(tmp_path: Path) -> None:
+    demo = subprocess.Popen([sys.executable, "-m", "pytcp", "demo", "--pcap", str(tmp_path / "x.pcapng")], stderr=subprocess.PIPE, cwd=ROOT)
+    mine = f"pytcp-{demo.pid}-"
+    deadline = time.monotonic() + 20
+    while not any(name.startswith(mine) for name in os.listdir("/run/netns")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(0.3)
+    demo.send_signal(signal.SIGINT)
+    _, errors = demo.communicate(timeout=20)
+    assert demo.returncode == 130
+    assert errors.decode().strip().splitlines()[-1] == "pytcp: interrupted"
+    assert b"Traceback" not in errors
+    assert not any(name.startswith(mine) for name in os.listdir("/run/netns"))
+
+
+def test_the_benchmark_measures_every_target(program: Program, tmp_path: Path) -> None:
+    for name in ("cc", "unshare"):
+        program(name)
+    out = tmp_path / "bench.json"
+    argv = [sys.executable, "-m", "pytcp.cli.bench", "--sources", str(ROOT / "tools" / "bench_src"), "--json", str(out)]
+    subprocess.run([*argv, "--runs", "1", "--seconds", "0.1", "--connections", "50"], cwd=ROOT, check=True, capture_output=True, timeout=120)
+    report = json.loads(out.read_text())
+    keys = ["bulk_out_gbps", "bulk_in_gbps", "rr_p50_us", "rr_p99_us", "rr_per_s", "rpc_per_s", "conn_per_s"]
+    for target in (report, report["bare_loop"], report["kernel_veth"]):
+        assert all(target[key] > 0 for key in keys)
+        assert "idle_bytes_per_conn" in target
+    assert report["bare_loop"]["idle_bytes_per_conn"] is None
+
+
+def test_the_readmes_example_runs_and_prints_what_it_says(program: Program, tmp_path: Path) -> None:
+    program("curl")
+    text = (ROOT / "README.md").read_text()
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    assert code is not None
+    assert len([line for line in code[1].splitlines() if line.strip()]) <= 15
+    example = tmp_path / "example.py"
+    example.write_text(code[1])
+    done = subprocess.run([sys.executable, str(example)], cwd=ROOT, capture_output=True, check=True, timeout=60)
+    assert done.stdout == b"Hello from Python's own TCP\n"

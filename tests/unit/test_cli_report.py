@@ -1,0 +1,150 @@
+"""What the demo, the benchmark and the doctor print: tables, last lines, JSON, exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import trio
+from rich.console import Console
+from trio.testing import MockClock
+
+from pytcp.cli.bench import ROWS, cells
+from pytcp.cli.demo import table, verdict, writable
+from pytcp.cli.doctor import verdict as doctors_verdict
+from pytcp.lab.machine import MISSING, OK, OPTIONAL, Check, examine, tun_device
+from pytcp.lab.mainjob import Check as Finding
+from pytcp.lab.mainjob import MainJob, Report, Sizes, Transfer
+
+
+def printed(renderable: Any) -> str:
+    console = Console(width=120, color_system=None)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+@pytest.fixture
+def report() -> Report:
+    return Report(
+        transfers=[
+            Transfer("curl fetches from pytcp, IPv4", "clean", 125_000_000, 0.5, 3, 2, 2),
+            Transfer("pytcp pings the kernel", "clean", 0, 0.0, None, 0, 1),
+        ],
+        checks=[Finding("clean: one", True), Finding("clean: two", True), Finding("clean: three", False, "0 of 3 answered")],
+        pcap="x.pcapng",
+    )
+
+
+def test_125_million_bytes_in_half_a_second_are_2_gigabits_per_second(report: Report) -> None:
+    line = next(line for line in printed(table(report)).splitlines() if line.startswith("curl"))
+    assert line.split()[-6:] == ["clean", "125,000,000", "0.500", "2.00", "3", "2/2"]
+
+
+def test_a_transfer_that_took_no_time_has_no_rate_and_unknown_retransmits_stay_empty(report: Report) -> None:
+    line = next(line for line in printed(table(report)).splitlines() if line.startswith("pytcp pings"))
+    assert line.split()[-4:] == ["0", "0.000", "0.00", "0/1"]
+
+
+def test_the_demos_last_line_counts_the_checks(report: Report) -> None:
+    assert verdict(report) == "demo: 2 checks passed, 1 failed"
+
+
+def test_the_demos_json_says_the_same_as_its_table(report: Report) -> None:
+    found = json.loads(json.dumps(report.as_json()))
+    assert (found["passed"], found["failed"]) == (2, 1)
+    assert found["transfers"][0]["gbps"] == 2.0
+    assert found["transfers"][1]["retransmits"] is None
+    assert found["checks"][2] == {"name": "clean: three", "passed": False, "detail": "0 of 3 answered"}
+
+
+def test_an_output_file_that_cannot_be_written_is_found_before_the_work(tmp_path: Path) -> None:
+    with pytest.raises(click.FileError, match="No such file or directory"):
+        writable(str(tmp_path / "no" / "file.json"))
+
+
+def test_a_step_that_raises_is_a_failed_check_and_the_next_step_runs() -> None:
+    job = MainJob(Sizes(), lambda text, share: None)
+
+    async def first() -> None:
+        async with job.step("first", 10):
+            raise ConnectionResetError(104, "Connection reset by peer")
+
+    async def main() -> None:
+        await first()
+        async with job.step("second", 10):
+            job.check("it works", True)
+
+    trio.run(main)
+    assert [(c.name, c.passed) for c in job.report.checks] == [("clean: first finishes", False), ("clean: it works", True)]
+    assert [(t.good, t.checks) for t in job.report.transfers] == [(0, 1), (1, 1)]
+
+
+def test_a_step_that_takes_too_long_is_a_failed_check() -> None:
+    job = MainJob(Sizes(), lambda text, share: None)
+
+    async def main() -> None:
+        async with job.step("slow", 5):
+            await trio.sleep(6)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert job.report.checks == [Finding("clean: slow finishes", False, "took too long")]
+
+
+def test_ctrl_c_is_not_a_failed_check() -> None:
+    job = MainJob(Sizes(), lambda text, share: None)
+
+    async def main() -> None:
+        async with job.step("interrupted", 5):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+    assert not job.report.checks
+
+
+def test_the_benchmarks_ratios_are_ours_over_theirs() -> None:
+    figures = {"bulk_out_gbps": 10.0, "bare_loop": {"bulk_out_gbps": 40.0}, "kernel_veth": {"bulk_out_gbps": 20.0}}
+    row = next(row for row in ROWS if row.key == "bulk_out_gbps")
+    assert cells(row, figures) == [row.label, "10.0", ">= 10", "40.0", "0.25", "20.0", "0.50"]
+
+
+def test_what_a_yardstick_has_not_stays_empty_and_what_was_not_measured_has_no_line() -> None:
+    figures = {"idle_bytes_per_conn": 4000.0, "bare_loop": {"idle_bytes_per_conn": None}, "kernel_veth": {}}
+    row = next(row for row in ROWS if row.key == "idle_bytes_per_conn")
+    assert cells(row, figures) == [row.label, "4,000", "about 4,000", "", "", "", ""]
+    assert cells(ROWS[0], figures) is None
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status", "words"),
+    [
+        ([OK, OK], 0, "doctor: everything is here"),
+        ([OK, OPTIONAL], 0, "doctor: everything needed is here (1 optional things are not)"),
+        ([OPTIONAL, MISSING], 1, "doctor: the testbed does not work here: thing 1"),
+    ],
+)
+def test_the_doctor_fails_only_for_what_the_testbed_needs(statuses: list[Any], status: int, words: str) -> None:
+    checks = [Check(f"thing {number}", found, "") for number, found in enumerate(statuses)]
+    assert doctors_verdict(checks) == (words, status)
+
+
+def test_the_doctor_tells_an_absent_tun_device_from_a_file_in_its_place(tmp_path: Path) -> None:
+    absent = tun_device(str(tmp_path / "tun"))
+    assert (absent.status, absent.detail) == (MISSING, f"no {tmp_path}/tun")
+    assert "modprobe tun" in absent.remedy
+    (tmp_path / "tun").touch()
+    wrong = tun_device(str(tmp_path / "tun"))
+    assert wrong.status == MISSING
+    assert f"mknod {tmp_path}/tun c 10 200" in wrong.remedy
+
+
+def test_whatever_the_doctor_finds_missing_comes_with_something_to_do() -> None:
+    for check in examine():
+        assert check.status in (OK, OPTIONAL, MISSING)
+        assert check.detail
+        if check.status == MISSING:
+            assert check.remedy
