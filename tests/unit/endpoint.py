@@ -195,12 +195,12 @@ class World(FakeHost):
         if not sk.hashed:
             return
         sk.hashed = False
+        key: bytes | None = sk.demux_key
         name = (getattr(sk, "bound_addr", b""), getattr(sk, "bound_port", 0))
         if self.listeners.get(name) is sk:
             del self.listeners[name]
-            return
-        if sk.demux_key is not None and self.table.get(sk.demux_key) is sk:
-            del self.table[sk.demux_key]
+        elif key is not None and self.table.get(key) is sk:
+            del self.table[key]
         if isinstance(sk, timewait.TimeWait):
             self._let_go(sk, sk.sport)
 

@@ -143,6 +143,15 @@ class FakeHost:
     def unhash(self, sk: Any) -> None:
         pass
 
+    def release_port(self, sk: Sock) -> None:
+        pass
+
+    def listener(self, family: int, addr: bytes, port: int) -> Sock | None:
+        return None
+
+    def is_local(self, addr: bytes) -> bool:
+        return True
+
     def new_sock(self, family: int) -> Sock:
         return Sock(self, family)
 
