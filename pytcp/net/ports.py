@@ -85,6 +85,11 @@ class PortTable:
         if held is not None and held.pop(holder, None) is not None and not held:
             del self._ports[port]
 
+    def chosen(self, port: int) -> bool:
+        """Whether the port is held, and only because connect() chose it."""
+        held = self._ports.get(port)
+        return held is not None and all(held.values())
+
     def was_auto(self, holder: Any, port: int) -> bool:
         """Whether the port was chosen for `holder` by connect()."""
         return self._ports.get(port, {}).get(holder, False)

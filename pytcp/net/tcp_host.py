@@ -27,6 +27,7 @@ from pytcp.tcp.const import CLOSE, CWR, LISTEN, SYN_SENT
 from pytcp.tcp.reset import closed_port
 from pytcp.tcp.seq import unwrap
 from pytcp.tcp.sock import Sock
+from pytcp.tcp.sockopt_ip import local_port_range
 from pytcp.tcp.timewait import TimeWait, reusable, take_over
 from pytcp.tcp.tsq import wfree
 from pytcp.wire.checksum import transport_ok
@@ -410,7 +411,8 @@ class TcpHost:
         self.table[key] = entry
         entry.hashed = True
         if isinstance(entry, TimeWait):
-            self.ports.add(entry, entry.sport)
+            # the socket it comes from still holds the port: one chosen for it stays open to further connections
+            self.ports.add(entry, entry.sport, self.ports.chosen(entry.sport))
 
     def unhash(self, sk: Any) -> None:
         """Take an endpoint out of the demux table (see `tcp.sock.Host.unhash`)."""
@@ -472,9 +474,9 @@ class TcpHost:
         if port:
             self.ports.bind(sk, port)
         elif sk.daddr:
-            port = self.ports.connect_any(sk, self.sysctl.ip_local_port_range, partial(self._tuple_free, sk), errno.EADDRNOTAVAIL)
+            port = self.ports.connect_any(sk, local_port_range(sk), partial(self._tuple_free, sk), errno.EADDRNOTAVAIL)
         else:
-            port = self.ports.bind_any(sk, self.sysctl.ip_local_port_range)
+            port = self.ports.bind_any(sk, local_port_range(sk))
         sk.bound_port = port
         return port
 

@@ -63,6 +63,9 @@ _AFTER_PEER_FIN = SF_CLOSE_WAIT | SF_LAST_ACK | SF_CLOSING
 
 def receive(sk: Sock, seg: Segment) -> None:
     """One segment, or super-segment, for this socket. Never raises for what the peer did."""
+    if seg.ttl < sk.min_ttl:
+        sk.mib.TCPMinTTLDrop += 1
+        return
     state = sk.state
     nsegs = seg.nsegs
     sk.segs_in += nsegs

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 
 from .sock import Sock
-from .sockopt_kinds import IPPROTO_IP, IPPROTO_IPV6, Getter, Key, Setter, check, defaults, fail, field, flag, keep, kept_getter
+from .sockopt_kinds import IPPROTO_IP, IPPROTO_IPV6, Getter, Key, Setter, check, defaults, fail, field, flag, keep, kept, kept_getter
 
 IP_TOS = 1
 IP_TTL = 2
@@ -100,6 +100,14 @@ def _set_port_range(sk: Sock, value: int) -> None:
     low, high = value & 0xFFFF, value >> 16 & 0xFFFF
     check(not low or not high or low <= high)
     keep(sk, (IPPROTO_IP, IP_LOCAL_PORT_RANGE), value)
+
+
+def local_port_range(sk: Sock) -> tuple[int, int]:
+    """First and last port connect() and bind(0) may choose for `sk`: the sysctl's range, narrowed by the option."""
+    low, high = sk.sysctl.ip_local_port_range
+    value = kept(sk, IPPROTO_IP, IP_LOCAL_PORT_RANGE)
+    own_low, own_high = value & 0xFFFF, value >> 16 & 0xFFFF
+    return own_low if low <= own_low <= high else low, own_high if low <= own_high <= high else high
 
 
 def _set_v6only(sk: Sock, value: int) -> None:

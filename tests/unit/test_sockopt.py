@@ -345,3 +345,21 @@ def test_ip_freebind_binds_to_what_is_not_ours() -> None:
     api.setsockopt(sk, 0, sockopt_ip.IP_FREEBIND, 1)
     api.bind(sk, foreign, 8080)
     assert sk.saddr == foreign
+
+
+def test_ip_minttl_drops_what_came_from_too_far() -> None:
+    world, peer, sk = connection()
+    api.setsockopt(sk, 0, sockopt_ip.IP_MINTTL, 65)
+    peer.send("P.", 1, 10, ack=1, win=511)
+    assert (api.inq(sk), world.mib.TCPMinTTLDrop) == (0, 1)
+    api.setsockopt(sk, 0, sockopt_ip.IP_MINTTL, 64)
+    peer.send("P.", 1, 10, ack=1, win=511)
+    assert api.inq(sk) == 10
+
+
+def test_ip_local_port_range_narrows_the_hosts_range() -> None:
+    sk = World().socket()
+    assert sockopt_ip.local_port_range(sk) == (32768, 60999)
+    for low, high, used in ((40000, 40010, (40000, 40010)), (0, 40010, (32768, 40010)), (40000, 0, (40000, 60999)), (1000, 65000, (32768, 60999))):
+        api.setsockopt(sk, 0, sockopt_ip.IP_LOCAL_PORT_RANGE, low | high << 16)
+        assert sockopt_ip.local_port_range(sk) == used
