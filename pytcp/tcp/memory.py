@@ -38,7 +38,16 @@ KEEP_SHARE = 4
 class RxChunk:
     """One received skb: a run of adjacent payloads. Sequence numbers are unwrapped; a FIN counts in end_seq."""
 
-    __slots__ = ("seq", "end_seq", "length", "fin", "truesize", "nr_frags", "tail_room", "paged", "locked", "parts")
+    __slots__ = (
+        "seq", "end_seq", "length", "fin", "truesize", "nr_frags", "tail_room", "paged", "locked", "parts",
+        # its place in the out-of-order tree (ofo), while it is there
+        "up", "left", "right", "red",
+    )  # fmt: skip
+
+    up: RxChunk | None
+    left: RxChunk | None
+    right: RxChunk | None
+    red: bool
 
     def __init__(self, seg: Segment) -> None:
         self.seq = seg.seq
@@ -54,7 +63,7 @@ class RxChunk:
             self.tail_room = 0
         else:
             self.paged = False
-            self.locked = room >= 64  # its head cannot be lent to another skb
+            self.locked = from_slab(truesize)  # its head cannot be lent to another skb
             self.nr_frags = 0
             self.tail_room = room
         # (buffer, RxBuf to give back or None), in order; bytes before copied_seq may be among them
@@ -93,9 +102,8 @@ def keep_payload(seg: Segment) -> tuple[Any, Any]:
 def tail_room(seg: Segment) -> int:
     """How the modelled driver laid a frame out, told from its truesize (measured on a TAP, §14).
 
-    Below 64: one piece of a page, with so many bytes free behind the payload (64 bytes of headroom and
-    the frame, rounded up to 64; sk_buff and shared info are 576 on top). From 64 on: one piece from the
-    general allocator, with so many bytes free, which cannot become part of another skb. -1: in pages."""
+    -1: in pages. Else in one piece, with so many bytes free behind the payload: 64 bytes of headroom and
+    the frame, rounded up to 64 or to a slab object; sk_buff and shared info are 576 on top."""
     length = seg.length
     truesize = seg.truesize
     pages = truesize - PAGED_HEAD
@@ -103,6 +111,12 @@ def tail_room(seg: Segment) -> int:
         return -1
     left = truesize - length - OVERHEAD - 64 - (34 if seg.family == 4 else 54) - seg.doff * 4
     return left if left > 0 else 0
+
+
+def from_slab(truesize: int) -> bool:
+    """Whether a skb in one piece is an object of the general allocator (4 KiB, 8 KiB), no part of a page."""
+    head = truesize - SKB_SIZE
+    return head >= PAGE and not head & (head - 1)
 
 
 def page_frags(size: int) -> int:
@@ -174,7 +188,7 @@ def coalesce_segment(sk: Sock, to: RxChunk, seg: Segment) -> bool:
                 return False
             to.nr_frags = frags
         else:
-            if to.nr_frags >= MAX_FRAGS or room >= 64:
+            if to.nr_frags >= MAX_FRAGS or from_slab(seg.truesize):
                 return False
             to.nr_frags += 1
             delta = seg.truesize - SKB_SIZE
@@ -282,7 +296,7 @@ def prune_ofo_queue(sk: Sock, seg: Segment) -> bool:
         if seg.seq > chunk.seq:
             break
         pruned = True
-        ofo.pop()
+        ofo.take(len(ofo) - 1, len(ofo))
         goal -= chunk.truesize
         free_chunk(sk, chunk)
         if not ofo or goal <= 0:
@@ -300,12 +314,9 @@ def prune_ofo_queue(sk: Sock, seg: Segment) -> bool:
 def collapse_ofo_queue(sk: Sock) -> None:
     """Collapse each run of adjoining out-of-order chunks; tiny lone ones are not worth it."""
     ofo = sk.ofo_queue
-    if not ofo:
-        return
-    out: list[RxChunk] = []
     sum_tiny = 0
     at = 0
-    while at < len(ofo):
+    while ofo and at < len(ofo):
         head = ofo[at]
         start, end = head.seq, head.end_seq
         total = head.truesize
@@ -316,17 +327,15 @@ def collapse_ofo_queue(sk: Sock) -> None:
             start = min(start, chunk.seq)
             end = max(end, chunk.end_seq)
             upto += 1
-        run = ofo[at:upto]
         if total != head.truesize or end - start >= COLLAPSE_MAX:
-            out += collapse(sk, run, start, end)
+            run = collapse(sk, ofo[at:upto], start, end)
+            ofo.substitute(at, upto, run)
+            upto = at + len(run)
         else:
-            out += run
             sum_tiny += total
             if sum_tiny > sk.rcvbuf >> 3:
-                out += ofo[upto:]
-                break
+                return
         at = upto
-    ofo[:] = out
 
 
 def _bloated(sk: Sock, chunk: RxChunk, start: int) -> bool:

@@ -9,20 +9,17 @@ TCPRcvQDrop, TCPZeroWindowDrop, DelayedACKLost, TcpDuplicateDataRehash.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from . import delack, drs, ecn, input, memory, recv, rwnd, sack_send
+from . import delack, drs, ecn, input, memory, ofo, recv, rwnd, sack_send
 from .const import ACK_NOMEM, ACK_NOW, ACK_SCHED, CA_LOSS, FIN, MAX_QUICKACKS, POLLIN, SF_DEAD
 
 if TYPE_CHECKING:
     from pytcp.wire.tcp import Segment
 
     from .memory import RxChunk
+    from .ofo import OfoQueue
     from .sock import Sock
-
-_by_seq = attrgetter("seq")
 
 
 def data_queue(sk: Sock, seg: Segment) -> None:
@@ -152,17 +149,14 @@ def fast_path_check(sk: Sock) -> None:
 
 def _fill_from_ofo(sk: Sock) -> None:
     """rcv_nxt moved: take over what is in order now."""
-    ofo = sk.ofo_queue
+    waiting = sk.ofo_queue
     edge = sk.rcv_nxt
-    taken = 0
     finished = False
-    for chunk in ofo:
-        if chunk.seq > sk.rcv_nxt:
-            break
+    while waiting and waiting[0].seq <= sk.rcv_nxt:
+        (chunk,) = waiting.take(0, 1)
         if chunk.seq < edge:
             # the segment that filled the hole repeated (the beginning of) this
             sack_send.dsack_extend(sk, chunk.seq, min(chunk.end_seq, edge))
-        taken += 1
         if chunk.end_seq <= sk.rcv_nxt:
             memory.free_chunk(sk, chunk)
             continue
@@ -178,7 +172,6 @@ def _fill_from_ofo(sk: Sock) -> None:
         if fin:
             finished = True
             break
-    del ofo[:taken]
     if finished:
         # drops whatever lies behind the FIN
         input.fin(sk)
@@ -203,17 +196,17 @@ def _queue_out_of_order(sk: Sock, seg: Segment) -> None:
     sk.rcv_ooopack += seg.nsegs
     mib.TCPOFOQueue += 1
     sack_ok = sk.sack_ok
-    ofo = sk.ofo_queue
-    if ofo is None:
-        ofo = sk.ofo_queue = []
+    waiting = sk.ofo_queue
+    if waiting is None:
+        waiting = sk.ofo_queue = ofo.OfoQueue()
     stored = True
-    if not ofo:
+    if not waiting:
         if sack_ok:
             sk.selective_acks[:] = [(seg.seq, seg.end_seq)]
         chunk: RxChunk | None = memory.RxChunk(seg)
-        ofo.append(chunk)
+        waiting.add(chunk, None)
     else:
-        chunk, stored = _insert(sk, ofo, seg)
+        chunk, stored = _insert(sk, waiting, seg)
         if sack_ok:
             sack_send.new_ofo_skb(sk, seg.seq, seg.end_seq)
     # without SACK the window stays put, so that the duplicate ACKs are recognised as such
@@ -228,49 +221,59 @@ def _queue_out_of_order(sk: Sock, seg: Segment) -> None:
         drs.rcvbuf_grow(sk, sk.rcvq_space)
 
 
-def _insert(sk: Sock, ofo: list[RxChunk], seg: Segment) -> tuple[RxChunk | None, bool]:
-    """Place a segment among those queued: (its new chunk or None, whether its bytes were kept)."""
+def _insert(sk: Sock, waiting: OfoQueue, seg: Segment) -> tuple[RxChunk | None, bool]:
+    """Place a segment among those queued: (its new chunk or None, whether its bytes were kept).
+
+    Which of several neighbours it meets first on its way down the tree decides what becomes of it."""
     seq = seg.seq
     end_seq = seg.end_seq
-    last = ofo[-1]
+    last = waiting[-1]
     if memory.coalesce_segment(sk, last, seg):
         return None, True
-    if seq >= last.end_seq:
-        chunk = memory.RxChunk(seg)
-        ofo.append(chunk)
-        return chunk, True
-    at = bisect_right(ofo, seq, key=_by_seq)
-    if at:
-        before = ofo[at - 1]
-        if seq < before.end_seq:
-            if end_seq <= before.end_seq:
+    parent = last
+    node: RxChunk | None = None if seq >= last.end_seq else waiting.root
+    while node is not None:
+        parent = node
+        if seq < node.seq:
+            node = node.left
+            continue
+        if seq < node.end_seq:
+            if end_seq <= node.end_seq:
+                # all of it is there already
                 sk.mib.TCPOFOMerge += 1
                 sack_send.dsack_set(sk, seq, end_seq)
                 return None, False
-            if seq > before.seq:
-                sack_send.dsack_set(sk, seq, before.end_seq)
-            else:
+            if seq == node.seq:
                 # it covers the older chunk wholly
-                sack_send.dsack_extend(sk, before.seq, before.end_seq)
-                _drop_merged(sk, before)
-                at -= 1
-                del ofo[at]
-        elif memory.coalesce_segment(sk, before, seg):
+                chunk = memory.RxChunk(seg)
+                at = waiting.index_of(node)
+                waiting.replace(at, chunk)
+                sack_send.dsack_extend(sk, node.seq, node.end_seq)
+                _drop_merged(sk, node)
+                _merge_right(sk, waiting, at)
+                return chunk, True
+            sack_send.dsack_set(sk, seq, node.end_seq)
+        elif memory.coalesce_segment(sk, node, seg):
             return None, True
-    upto = at
-    while upto < len(ofo):
-        after = ofo[upto]
+        node = node.right
+    chunk = memory.RxChunk(seg)
+    _merge_right(sk, waiting, waiting.add(chunk, parent))
+    return chunk, True
+
+
+def _merge_right(sk: Sock, waiting: OfoQueue, at: int) -> None:
+    """Drop what the chunk at index `at` covers of those behind it."""
+    end_seq = waiting[at].end_seq
+    while at + 1 < len(waiting):
+        after = waiting[at + 1]
         if end_seq <= after.seq:
-            break
+            return
         if end_seq < after.end_seq:
             sack_send.dsack_extend(sk, after.seq, end_seq)
-            break
+            return
+        waiting.take(at + 1, at + 2)
         sack_send.dsack_extend(sk, after.seq, after.end_seq)
         _drop_merged(sk, after)
-        upto += 1
-    chunk = memory.RxChunk(seg)
-    ofo[at:upto] = [chunk]
-    return chunk, True
 
 
 def _drop_merged(sk: Sock, chunk: RxChunk) -> None:
@@ -280,8 +283,8 @@ def _drop_merged(sk: Sock, chunk: RxChunk) -> None:
 
 def purge_ofo(sk: Sock) -> None:
     """Drop everything that waits behind a hole."""
-    ofo = sk.ofo_queue
-    if ofo:
-        for chunk in ofo:
+    waiting = sk.ofo_queue
+    if waiting:
+        for chunk in waiting:
             memory.free_chunk(sk, chunk)
-        ofo.clear()
+        waiting.clear()
