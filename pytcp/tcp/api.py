@@ -188,6 +188,8 @@ def _begin(sk: Sock, addr: bytes, port: int) -> None:
         sk.host.route(sk)
         if not sk.bound_port:
             _take_port(sk, 0)
+        # every connection gets a flow hash (an IPv6 flow label) of its own
+        sk.host.rehash(sk)
         closing.set_state(sk, SYN_SENT)
         sk.host.hash(sk)
     except OSError:

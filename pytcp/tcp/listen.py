@@ -170,7 +170,7 @@ def _syn(sk: Sock, seg: Segment, tw_isn: int) -> bool:
     req.advmss = handshake.clamp_mss(sk, req.dst.advmss)
     req.choose_window(req.advmss - (TSTAMP_ALIGNED if req.tstamp_ok else 0))
     if sk.optmem is not None:
-        req.saved_syn = _saved_syn(sk, seg)
+        req.saved_syn = _saved_syn(sk.optmem, seg)
     if not cookie:
         req.start()
     req.send_synack()
@@ -243,15 +243,13 @@ def _cookie_ack(sk: Sock, seg: Segment) -> bool:
 
 # ---------------------------------------------------------------- TCP_SAVE_SYN
 
-IPPROTO_TCP = 6
-TCP_SAVE_SYN = 27
 ETH_HEADER = 14
+SAVE_SYN = (6, 27)  # IPPROTO_TCP, TCP_SAVE_SYN: its key in sk.optmem
 
 
-def _saved_syn(sk: Sock, seg: Segment) -> bytes | None:
+def _saved_syn(optmem: dict[tuple[int, int], int], seg: Segment) -> bytes | None:
     """The SYN's headers as TCP_SAVE_SYN wants them: 1 from IP on, 2 from the link layer on."""
-    assert sk.optmem is not None
-    mode = sk.optmem.get((IPPROTO_TCP, TCP_SAVE_SYN), 0)
+    mode = optmem.get(SAVE_SYN, 0)
     if not mode or not seg.data:
         return None
     start = 0 if mode == 2 else _ip_header(seg)

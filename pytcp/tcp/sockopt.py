@@ -104,6 +104,8 @@ def getsockopt(sk: Sock, level: int, name: int, buflen: int = 0) -> int | bytes:
     return value[:buflen]
 
 
+# ---------------------------------------------------------------- SOL_SOCKET
+
 SO_DEBUG = 1
 SO_REUSEADDR = 2
 SO_TYPE = 3
@@ -149,6 +151,7 @@ AF_INET6 = 10
 SOCK_STREAM = 1
 SOCK_MIN_SNDBUF = 4608
 SOCK_MIN_RCVBUF = 2304
+FOREVER = -1  # SO_RCVTIMEO, SO_SNDTIMEO: no limit
 
 
 def take_error(sk: Sock) -> int:
@@ -245,9 +248,6 @@ def _set_timeout(name: int) -> Callable[[Sock, bytes], None]:
         keep(sk, (SOL_SOCKET, name), total)
 
     return setter
-
-
-FOREVER = -1
 
 
 def timeout_us(sk: Sock, name: int) -> int:

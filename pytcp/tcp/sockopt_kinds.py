@@ -35,6 +35,7 @@ defaults: dict[Key, int] = {}
 
 
 def fail(code: int, text: str = "") -> NoReturn:
+    """Raise OSError with errno `code`."""
     raise OSError(code, text or errno.errorcode[code])
 
 
@@ -52,6 +53,7 @@ def kept(sk: Sock, level: int, name: int) -> int:
 
 
 def keep(sk: Sock, key: Key, value: int) -> None:
+    """Store the value of an option that is only kept."""
     if sk.optmem is None:
         sk.optmem = {}
     sk.optmem[key] = value
@@ -80,6 +82,8 @@ def write_space(sk: Sock) -> None:
 
 
 def in_range(key: Key, low: int, high: int) -> Setter:
+    """Keeps a number from `low` to `high`, refuses others with EINVAL."""
+
     def setter(sk: Sock, value: int) -> None:
         check(low <= value <= high)
         keep(sk, key, value)
@@ -88,14 +92,17 @@ def in_range(key: Key, low: int, high: int) -> Setter:
 
 
 def flag(key: Key) -> Setter:
+    """Keeps 0 or 1, whatever number it is given."""
+
     def setter(sk: Sock, value: int) -> None:
         keep(sk, key, int(bool(value)))
 
     return setter
 
 
-# values that are only kept, with their defaults
 def field(name: str) -> Getter:
+    """Reads a field of the Sock."""
+
     def getter(sk: Sock) -> int:
         return int(getattr(sk, name))
 
@@ -103,6 +110,8 @@ def field(name: str) -> Getter:
 
 
 def constant(value: int) -> Getter:
+    """Always reads the same."""
+
     def getter(sk: Sock) -> int:
         return value
 
@@ -110,6 +119,8 @@ def constant(value: int) -> Getter:
 
 
 def kept_getter(key: Key) -> Getter:
+    """Reads what `keep` stored, or the default."""
+
     def getter(sk: Sock) -> int:
         return kept(sk, *key)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 
 from . import cong, delack, info, keepalive, mtu, options, rwnd, xmit
-from .const import CLOSE, NAGLE_CORK, NAGLE_OFF, NAGLE_PUSH, NSEC_PER_MSEC, NSEC_PER_SEC, SF_CLOSE, SF_LISTEN
+from .const import CLOSE, LISTEN, NAGLE_CORK, NAGLE_OFF, NAGLE_PUSH, NSEC_PER_MSEC, NSEC_PER_SEC, SF_CLOSE, SF_LISTEN
 from .sock import Sock
 from .sockopt_kinds import (
     IPPROTO_TCP,
@@ -181,8 +181,8 @@ def _set_user_timeout(sk: Sock, value: int) -> None:
 
 
 def _set_repair(sk: Sock, value: int) -> None:
-    """Repair mode needs a privilege nobody has here; leaving it is always allowed."""
-    if sk.state == CLOSE or not 1 << sk.state & SF_LISTEN:
+    """Repair mode needs a privilege nobody has here; being out of it already is fine, except on a listener."""
+    if sk.state != LISTEN:
         check(-1 <= value <= 1)
         if value <= 0:
             return
