@@ -70,10 +70,12 @@ def predicted(sk: Sock, seg: Segment) -> bool:
         return False
     truesize = seg.truesize
     roomy = truesize <= sk.forward_alloc
+    news = False
     if not roomy:
-        # Linux's slow path: same outcome if the ACK says nothing and there is memory
-        if acked or sk.packets_out or sk.write_queue.head is not None or sk.tlp_high_seq or sk.rmem_alloc > sk.rcvbuf:
+        # Linux's slow path: the ACK comes before the data, the rest is the same if there is memory
+        if sk.rmem_alloc > sk.rcvbuf:
             return False
+        news = acked != 0 or sk.packets_out > 0 or sk.write_queue.head is not None or sk.tlp_high_seq > 0
         missing = truesize - sk.forward_alloc
         sk.forward_alloc += missing + 4095 & ~4095
 
@@ -90,6 +92,10 @@ def predicted(sk: Sock, seg: Segment) -> bool:
             drs.rcv_rtt_measure_ts(sk, seg)
     if roomy:
         sk.mib.TCPHPHits += 1
+    elif news:
+        seg.ack = snd_una + acked
+        if ack.tcp_ack(sk, seg, FLAG_SLOWPATH) < 0:
+            return True
     else:
         # what tcp_ack leaves behind when SEG.ACK = SND.UNA
         sk.snd_wl1 = rcv_nxt
@@ -144,6 +150,11 @@ def predicted(sk: Sock, seg: Segment) -> bool:
                 return True
         else:
             sk.snd_wl1 = rcv_nxt
+    elif news:
+        xmit.data_snd_check(sk)
+        if not sk.ack_pending & ACK_SCHED:
+            recv.data_ready(sk)
+            return True
 
     # as delack.ack_snd_check with nothing out of order
     window = -1
