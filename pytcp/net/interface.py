@@ -160,7 +160,7 @@ class Interface:
                             stack.count_ect(tos, seg.nsegs)
                         else:
                             mib.IpExtInNoECTPkts += seg.nsegs
-                        seg.truesize = ((end + 127) & ~63) + 576 if end <= GOOD_LINEAR else rx_truesize(end)
+                        seg.truesize = ((end + 127) & ~63) + 576 if end <= GOOD_LINEAR else rx_truesize(end, seg.length)
                         seg.rx = frame.buf
                         entry.receive(seg)
                         return
@@ -201,7 +201,7 @@ class Interface:
             seg.gso_size = gso_size
             seg.nsegs = -(-seg.length // gso_size)
         stack.count_ect6(tos, seg.nsegs)
-        seg.truesize = rx_truesize(end)
+        seg.truesize = rx_truesize(end, seg.length)
         seg.rx = frame.buf
         entry.receive(seg)  # type: ignore[attr-defined]
 

@@ -340,7 +340,7 @@ class TcpHost:
         if pkt.gso_size and seg.length > pkt.gso_size:
             seg.gso_size = pkt.gso_size
             seg.nsegs = -(-seg.length // pkt.gso_size)
-        seg.truesize = rx_truesize(pkt.frame_len)
+        seg.truesize = rx_truesize(pkt.frame_len, seg.length)
         entry: Any = self.table.get(pkt.src + pkt.dst + _PORTS(seg.sport, seg.dport))
         if entry is None:
             entry = self._find_listener(pkt.family, pkt.dst, seg.dport, pkt.src + _PORTS(seg.sport, seg.dport))

@@ -85,3 +85,18 @@ def test_the_hosts_bucket_pays_one_credit_a_message_on_average_and_hides_the_exa
     assert limit.credit == 20
     limit.allow(10 * S, 1000, 50)
     assert limit.credit == 50
+
+
+@pytest.mark.parametrize(
+    ("length", "truesize"),
+    [
+        (3456, 3520 + 576),  # the largest frame in a piece of a shared page: align64(3456 + 64) + overhead
+        (3457, 4096 + 256),  # a slab of 4096 holds align64(3457 + 64) = 3584 and the shared info of 320
+        (3712, 4096 + 256),  # align64(3776) + 320 = 4096: just
+        (3713, 8192 + 256),
+        (4031, 8192 + 256),
+        (4032, 832 + 4096),  # from here on in whole pages: 3966 bytes of payload in one
+    ],
+)
+def test_frames_around_a_page_get_the_slab_the_kernel_gives_them(length: int, truesize: int) -> None:
+    assert rx_truesize(length) == truesize
