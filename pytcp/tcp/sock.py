@@ -105,35 +105,35 @@ class Sock:
     """One endpoint, from socket() to the last timer."""
 
     __slots__ = (
-        # --- identity (sockets, handshake, api, close, icmp_err, listen, request, sockopt, sockopt_ip) ---
+        # --- identity (sockets, handshake, api, close, icmp_err, listen, request, sockopt, sockopt_ip, ack, established, input, recv, sendmsg) ---
         "host", "sysctl", "mib", "family", "saddr", "daddr", "sport", "dport", "state", "user", "parent",
         "bound_addr", "bound_port", "reuseaddr", "reuseport", "v6only", "sk_err", "sk_err_soft", "shutdown", "sock_flags",
         "demux_key", "hashed",
         # --- path (net, api, listen, request, sockopt, sockopt_ip) ---
         "dst", "pseudo_base", "tos", "ttl", "ip_id", "txhash", "flowlabel", "pmtu_disc", "priority", "mark",
-        # --- send sequence (xmit, ack, api, close, handshake, request, timewait) ---
+        # --- send sequence (xmit, ack, api, close, handshake, request, timewait, established, probe0, push, sendmsg) ---
         "iss", "snd_una", "snd_nxt", "write_seq", "pushed_seq", "snd_sml", "snd_up", "snd_wnd", "max_window", "snd_wl1", "snd_wscale",
-        # --- send queues and memory (sendmsg, xmit, listen, poll, sockopt, sockopt_kinds, sockopt_tcp) ---
+        # --- send queues and memory (sendmsg, xmit, listen, poll, sockopt, sockopt_kinds, sockopt_tcp, ack, mtu, retransmit, tso, tsq) ---
         "write_queue", "rtx_queue", "tsorted", "sndbuf", "wmem_queued", "wmem_alloc", "sndbuf_locked", "nospace", "notsent_lowat",
         "nonagle", "tsq_throttled", "slab", "slab_used", "size_goal_segs",
         # --- segment size (mtu, handshake, listen, options, request, sockopt_tcp) ---
         "mss_cache", "mss_clamp", "advmss", "user_mss", "pmtu_cookie", "tcp_header_len", "gso_max_size", "gso_max_segs", "mtu_probe",
-        # --- packets in flight (ack, sack, retransmit, handshake) ---
+        # --- packets in flight (ack, sack, retransmit, handshake, cwnd, rack, rate, undo, xmit) ---
         "packets_out", "sacked_out", "lost_out", "retrans_out", "highest_sack", "retransmit_hint", "lost_skb_hint", "recv_sack_cache",
         "reordering", "reord_seen", "delivered", "delivered_ce", "lost", "app_limited", "is_cwnd_limited",
-        # --- congestion (cong, retransmit, handshake, listen, request) ---
+        # --- congestion (cong, retransmit, handshake, listen, request, ack, cwnd, frto, prr, sack, sendmsg, undo, xmit) ---
         "ca", "ca_state", "snd_cwnd", "snd_cwnd_cnt", "snd_cwnd_clamp", "snd_ssthresh", "snd_cwnd_used", "cwnd_stamp", "max_packets_out", "cwnd_usage_seq",
         "prior_cwnd", "prior_ssthresh", "prr_delivered", "prr_out", "high_seq", "undo_marker", "undo_retrans", "retrans_stamp",
-        # --- RTT and RTO (rtt, handshake, icmp_err, listen, sockopt_tcp) ---
+        # --- RTT and RTO (rtt, handshake, icmp_err, listen, sockopt_tcp, ack, probe0, timers, undo, xmit) ---
         "srtt_us", "mdev_us", "mdev_max_us", "rttvar_us", "rtt_seq", "rto_ns", "rto_min_us", "rto_max_ns", "rtt_min", "min_rtt_us", "backoff", "retransmits",
-        # --- RACK, TLP, F-RTO (rack, tlp, frto, request) ---
+        # --- RACK, TLP, F-RTO (rack, tlp, frto, request, ack, prr, retransmit, sack, timers, undo) ---
         "rack_mstamp_us", "rack_rtt_us", "rack_end_seq", "rack_advanced", "rack_reo_wnd_steps", "rack_reo_wnd_persist", "rack_dsack_seen",
         "rack_last_delivered", "tlp_high_seq", "tlp_retrans", "frto", "total_rto", "total_rto_recoveries", "total_rto_time_ms", "rto_stamp",
         # --- delivery rate (rate) ---
         "first_tx_us", "delivered_us", "rate_delivered", "rate_interval_us", "rate_app_limited",
-        # --- pacing (pacing, handshake, listen, sockopt) ---
+        # --- pacing (pacing, handshake, listen, sockopt, timers, xmit) ---
         "pacing_rate", "max_pacing_rate", "pacing_status", "pacing_shift", "wstamp_ns", "lsndtime_ns", "pacing_deadline",
-        # --- ECN (ecn, request) ---
+        # --- ECN (ecn, request, retransmit, undo) ---
         "ecn_flags",
         # --- receive sequence (established, reassembly, recv, rwnd, urgent, handshake, request) ---
         "irs", "rcv_nxt", "copied_seq", "rcv_wup", "rcv_wnd", "rcv_wscale", "urg_data", "urg_seq", "oob_byte",
@@ -148,9 +148,9 @@ class Sock:
         "selective_acks", "duplicate_sack", "compressed_ack", "compressed_ack_deadline", "compressed_ack_rcv_nxt", "dup_ack_counter",
         # --- delayed ACK (delack, input, established, reassembly, rwnd, memory, ecn, handshake, timers, sockopt_tcp, listen) ---
         "ack_pending", "quick", "pingpong", "ato_jiffies", "lrcvtime_ns", "lrcv_flowlabel", "delack_deadline", "delack_timeout", "delack_max_ns",
-        # --- options negotiated (handshake, api, request, timewait) ---
+        # --- options negotiated (handshake, api, request, timewait, established, input, paws) ---
         "tstamp_ok", "sack_ok", "wscale_ok", "ts_recent", "ts_recent_stamp_s", "ts_offset", "rcv_tsval", "rcv_tsecr",
-        # --- timers (timers, close, keepalive, listen, sockopt_tcp) ---
+        # --- timers (timers, close, keepalive, listen, sockopt_tcp, ack, established, probe0, tlp) ---
         "pending", "rtx_deadline", "rtx_armed_ns", "rtx_delay_ns", "keep_deadline", "keep_kind", "heap_when", "probes_out", "probes_tstamp",
         "keepopen", "keepalive_time", "keepalive_intvl", "keepalive_probes", "user_timeout_ms", "rcv_tstamp_ns", "syn_retries",
         "lsnd_ack_ns", "linear_timeouts",
@@ -160,7 +160,7 @@ class Sock:
         "ss_state", "optmem", "recverr", "min_ttl",
         # --- listening (listen, api, request, sockopt_tcp) ---
         "backlog", "syn_queue", "accept_queue", "defer_accept", "last_overflow_ns",
-        # --- totals (info, request) ---
+        # --- totals (info, request, ack, chrono, established, input, reassembly, retransmit, sack, timers, xmit) ---
         "segs_in", "segs_out", "data_segs_in", "data_segs_out", "bytes_sent", "bytes_acked", "bytes_received", "bytes_retrans", "total_retrans",
         "dsack_dups", "rcv_ooopack", "timeout_rehash", "chrono_kind", "chrono_start_us", "chrono_us",
         # --- rare features, made on demand (cong, icmp_err, request, sockopt_ip, sockopt_tcp) ---
