@@ -36,7 +36,7 @@ class TxRing:
 
     __slots__ = (
         "link", "heap", "on_complete", "mode", "tx_usecs", "tx_frames", "limit", "dropped", "completed",
-        "_queue", "_done", "_orphan", "_lazy", "_stalled", "_retry", "_interrupt", "_flushed_ns",
+        "queue", "done", "_orphan", "_lazy", "_stalled", "_retry", "_interrupt", "_flushed_ns",
     )  # fmt: skip
 
     def __init__(
@@ -65,8 +65,8 @@ class TxRing:
         self.limit = limit
         self.dropped = 0
         self.completed = 0
-        self._queue: list[TxFrame] = []  # not yet written
-        self._done: list[TxFrame] = []  # taken by the device, not yet reaped
+        self.queue: list[TxFrame] = []  # not yet written
+        self.done: list[TxFrame] = []  # taken by the device, not yet reaped
         self._orphan = mode == "orphan"
         self._lazy = mode == "reaped"
         self._flushed_ns = 0  # when the last frame was written
@@ -76,12 +76,12 @@ class TxRing:
 
     def __len__(self) -> int:
         """Frames held: waiting to be written, or written and not yet completed."""
-        return len(self._queue) + len(self._done)
+        return len(self.queue) + len(self.done)
 
     def put(self, frame: TxFrame) -> bool:
         """Queue a frame; False when the ring is full and the frame is lost (nothing is completed then)."""
-        queue = self._queue
-        if len(queue) + len(self._done) >= self.limit:
+        queue = self.queue
+        if len(queue) + len(self.done) >= self.limit:
             self.dropped += 1
             return False
         queue.append(frame)
@@ -97,15 +97,15 @@ class TxRing:
 
     def flush(self) -> None:
         """Write what waits to the device."""
-        queue = self._queue
+        queue = self.queue
         if not queue:
             return
-        self._queue = []
+        self.queue = []
         lazy = self._lazy and not self._stalled
         taken = self.link.send(queue)
         self._flushed_ns = self.heap.now_ns
         if taken < len(queue):
-            self._queue = queue[taken:] + self._queue
+            self.queue = queue[taken:] + self.queue
             del queue[taken:]
             self._stalled = True
             if self._retry is None:
@@ -114,7 +114,7 @@ class TxRing:
             self._stalled = False
         if self._orphan:
             return
-        done = self._done
+        done = self.done
         if lazy:
             done += queue
             return
@@ -133,12 +133,12 @@ class TxRing:
 
     def reap(self) -> None:
         """Complete what the device has taken, unless the interrupt that says so is still to come."""
-        if self._done and (self._interrupt is None or self._interrupt.when_ns <= self.heap.now_ns):
+        if self.done and (self._interrupt is None or self._interrupt.when_ns <= self.heap.now_ns):
             self._interrupted()
 
     def settle(self, now_ns: int) -> None:
         """A program's call begins at `now_ns`: by now a NIC would have completed what left before."""
-        if self._done and now_ns - self._flushed_ns >= COMPLETION_NS:
+        if self.done and now_ns - self._flushed_ns >= COMPLETION_NS:
             self.reap()
 
     def close(self) -> None:
@@ -146,8 +146,8 @@ class TxRing:
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
-        self._done += [frame for frame in self._queue if frame.owner is not None]
-        self._queue.clear()
+        self.done += [frame for frame in self.queue if frame.owner is not None]
+        self.queue.clear()
         self._interrupted()
 
     def _interrupted(self) -> None:
@@ -155,8 +155,8 @@ class TxRing:
             self._interrupt.cancel()
             self._interrupt = None
         # what on_complete sends now belongs to the next completion
-        done = self._done
-        self._done = []
+        done = self.done
+        self.done = []
         on_complete = self.on_complete
         for frame in done:
             owner = frame.owner

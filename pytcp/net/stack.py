@@ -82,6 +82,7 @@ class Stack(TcpHost):
         self.mib = Mib()
         super().__init__()
         self.interfaces: list[Interface] = []
+        self._rings: list[TxRing] = []
         self.local4: dict[bytes, Interface] = {}
         self.local6: dict[bytes, Interface] = {}
         self.broadcast4: dict[bytes, Interface] = {}
@@ -109,27 +110,33 @@ class Stack(TcpHost):
     def _before_pass(self) -> None:
         self.in_pass = True
         self.now_ns = self.heap.now_ns
-        for dev in self.interfaces:
-            dev.ring.reap()
-        self._release_owed()
+        for ring in self._rings:
+            if ring.done:
+                ring.reap()
+        if self._owed:
+            self._release_owed()
 
     def _after_pass(self) -> None:
-        self._deliver_wakes()
-        for dev in self.interfaces:
-            dev.ring.flush()
+        if self._wakes:
+            self._deliver_wakes()
+        for ring in self._rings:
+            if ring.queue:
+                ring.flush()
         self.in_pass = False
 
     def now(self) -> int:
         """Refresh the stack's time from the clock and return it, ns: the first thing a program's call does."""
         now = self.now_ns = self.runtime.now()
-        for dev in self.interfaces:
-            dev.ring.settle(now)
+        for ring in self._rings:
+            if ring.done:
+                ring.settle(now)
         return now
 
     def flush(self) -> None:
         """Hand what was sent to the devices: the last thing a program's call does."""
-        for dev in self.interfaces:
-            dev.ring.flush()
+        for ring in self._rings:
+            if ring.queue:
+                ring.flush()
 
     def kick(self) -> None:
         """Have a pass run soon."""
@@ -152,6 +159,7 @@ class Stack(TcpHost):
         link = PipeEnd(self.heap, "lo", bytes(6), _LO_MTU, _lo_features(), 0, 1 << 20)
         lo = Interface(self, link, "lo", 1, TxRing(link, self.heap, self.completed, "orphan"), gro=False, loopback=True)
         self.interfaces.append(lo)
+        self._rings.append(lo.ring)
         self.local4[A.LOOPBACK4] = lo
         lo.addresses4.append((A.LOOPBACK4, 8))
         address.add(self, lo, IP6_LOOPBACK, 128, dad=False)
@@ -187,6 +195,7 @@ class Stack(TcpHost):
         ring = TxRing(link, self.heap, self.completed, tx_mode, tx_usecs, tx_frames)
         dev = Interface(self, link, wanted, len(self.interfaces) + 1, ring, gro=gro)
         self.interfaces.append(dev)
+        self._rings.append(ring)
         dev.groups[A.ALL_HOSTS4] = 1
         dev.groups[IP6_ALL_NODES] = 1
         dev.groups[A.INTERFACE_NODES6] = 1
