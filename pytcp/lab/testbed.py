@@ -47,7 +47,8 @@ class Testbed(Namespace):
     congestion: the peer's default congestion control; None leaves the machine's.
     sysctls: `net.` names and values for the peer, set before its interface exists.
     rps: the peer's receive work goes to the last processor we may run on.
-    txqueuelen: packets the kernel's end of the TAP holds for us (the kernel's default is 1000); beyond, it drops.
+    txqueuelen: packets the kernel's end of the TAP holds for us; beyond, it drops. The kernel's default of 1000 is
+        soon full when a hundred connections start at once, and a clean wire should lose nothing.
     addresses, peer_addresses: "address/prefix" strings, one of each family.
     """
 
@@ -63,7 +64,7 @@ class Testbed(Namespace):
         congestion: str | None = "cubic",
         sysctls: Mapping[str, int | str] | None = None,
         rps: bool = False,
-        txqueuelen: int = 1000,
+        txqueuelen: int = 10_000,
         addresses: Sequence[str] = ("10.99.0.2/24", "fd99::2/64"),
         peer_addresses: Sequence[str] = ("10.99.0.1/24", "fd99::1/64"),
     ) -> None:
