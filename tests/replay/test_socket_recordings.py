@@ -1,0 +1,142 @@
+"""What Linux 6.18 did with its sockets, a whole stack does: conversations with a scripted peer, replayed.
+
+Recordings under tests/data/sockets (and those of tests/data/receive and receive_t that begin with a handshake):
+readiness and every call in every state, closing, keepalive, user timeouts, retries, SYN retries, ICMP
+errors, path MTU, IPv6, deferred accept, SYN cookies, ECN, socket options.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from struct import pack
+from typing import Any
+
+import pytest
+
+from pytcp.tcp import api
+from pytcp.tcp.sock import Sock
+
+from . import script_calls as calls
+from .conversation import DATA, Replay, load, replay
+
+FILES: dict[str, Path] = {path.stem: path for path in sorted(DATA.glob("*.json"))}
+for folder in ("receive", "receive_t"):
+    FILES |= {path.stem: path for path in sorted((DATA.parent / folder).glob("*.json")) if re.match(r"[degikmnpqrtwxz]\d|s04|s05|drs|gso|f_", path.stem)}
+OPTION_TABLES = [name for name in FILES if name.startswith("o0") and "inherit" not in name]
+# options of features that do not exist here, and those whose value is of the moment
+NO_OPTION = {"TCP_REPAIR", "TCP_FASTOPEN", "TCP_FASTOPEN_CONNECT", "TCP_FASTOPEN_NO_COOKIE", "TCP_ZEROCOPY_RECEIVE", "SO_ZEROCOPY"}
+MOMENTARY = {"TCP_TIMESTAMP", "TCP_INFO"}
+
+# matched except for what is said here; a test below sees to it that they still differ
+KNOWN_DIFFERENT: dict[str, str] = {
+    "e11_route_ecn": "routes have no features, such as ecn",
+    "f23_epollet": "POLLOUT is announced too early",
+    "i09_connect_errnos": "connect() to a broadcast or multicast address is not refused",
+    "m16_other_connection_no_ack": "a write that a shrunken path stops is sent again at once",
+    "p_disconnected": "connect(AF_UNSPEC) forgets the address that the listener was bound to",
+    "r02_default_window_passive_ts": "the first window bound of an accepted connection with timestamps is 12 bytes short",
+    "f20_cc_info": "asks for bbr, which is not among our congestion controls",
+}
+
+# recordings of features that do not exist here; their data are not kept
+NOT_YET: dict[str, str] = {
+    "b01 b02 b04 b05 b07 b08": "path MTU probing by size (tcp_mtu_probing) is not built",
+    "t02 t03 t05 t06 t08 t09 t11 t12 t14 t20 t22 t23 t25 t26 t28 t29 t31 t32": "Fast Open is not built",
+    "e06 e07 e09": "AccECN is not built",
+    "f09 f11 f12": "SO_TIMESTAMPING is not built",
+    "f14": "MSG_ZEROCOPY is not built",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if not name.startswith("o0") and name not in KNOWN_DIFFERENT])
+def test_the_stack_does_what_linux_did(name: str) -> None:
+    found = replay(load(FILES[name]))
+    assert not found, "\n".join(found[:5])
+
+
+@pytest.mark.parametrize("name", KNOWN_DIFFERENT)
+def test_a_known_difference_is_still_there(name: str) -> None:
+    assert replay(load(FILES[name]))
+
+
+@pytest.mark.parametrize(("names", "reason"), NOT_YET.items())
+def test_recordings_of_missing_features_are_not_kept(names: str, reason: str) -> None:
+    assert not [path.stem for path in DATA.glob("*.json") if path.stem.split("_")[0] in names.split()], reason
+
+
+# ---------------------------------------------------------------- socket options
+
+
+def opened(family: int, state: str, listener_calls: list[str]) -> tuple[Replay, Sock, Sock]:
+    """A socket in the state an option table was measured in: (what keeps its stack, the socket, its listener)."""
+    handshake: list[dict[str, Any]] = [{"t": 0.001, "app": "listen(5)"}]
+    handshake += [{"t": 0.001, "app": text} for text in listener_calls]
+    if state == "established":
+        opts = {"mss": 1460, "sackok": 1, "ws": 7, "order": ["mss", "sackok", "nop", "nop", "nop", "ws"]}
+        handshake += [
+            {"t": 0.002, "peer": {"flags": "S", "seq": 0, "len": 0, "win": 65535, "opts": opts}},
+            {"t": 0.004, "peer": {"flags": ".", "seq": 1, "len": 0, "ack": 1, "win": 65408}},
+            {"t": 0.005, "app": "accept()"},
+        ]
+    run = Replay({"name": "options", "setup": {"ip": family}, "steps": [] if state == "closed" else handshake})
+    run.run()
+    conn = run.conn({"t": 0.0})
+    sk = run.socket(conn)
+    return run, sk, conn.listener or sk
+
+
+def attempt(sk: Sock, option: str, value: int | bytes) -> str:
+    try:
+        api.setsockopt(sk, *calls.option_key(option, sk.family), value)
+    except OSError as error:
+        return calls.error_name(error.errno or 0)
+    return "ok"
+
+
+def reading(sk: Sock, option: str, length: int = 0) -> Any:
+    try:
+        return api.getsockopt(sk, *calls.option_key(option, sk.family), length)
+    except OSError as error:
+        return calls.error_name(error.errno or 0)
+
+
+@pytest.mark.parametrize("name", OPTION_TABLES)
+@pytest.mark.parametrize("state", ["closed", "listening", "established"])
+def test_options_take_and_give_what_linux_does(name: str, state: str) -> None:
+    case = load(FILES[name])
+    wrong: list[tuple[Any, ...]] = []
+    for row in case["rows"]:
+        option = row["option"]
+        if row["state"] != state or option in NO_OPTION | MOMENTARY:
+            continue
+        _run, sk, _ = opened(case["setup"]["ip"], state, [])
+        first = reading(sk, option)
+        if row["default"] not in (first, "varies") and not isinstance(row["default"], list):
+            wrong.append((option, "default", row["default"], first))
+        for text, want in row["set"].items():
+            value = int(text)
+            got: Any = attempt(sk, option, value)
+            if got == "ok":
+                got = reading(sk, option)
+                got = "same" if got == value else got
+            if got != want:
+                wrong.append((option, value, want, got))
+        _run, sk, _ = opened(case["setup"]["ip"], state, [])
+        for length in (1, 2):
+            got = reading(sk, option, length)
+            got = len(got) if isinstance(got, bytes) else got
+            if got != row[f"getlen{length}"]:
+                wrong.append((option, f"read into {length}", row[f"getlen{length}"], got))
+        if (attempt(sk, option, b"\2"), attempt(sk, option, pack("=ii", 2, 0))) != (row["len1"], row["len8"]):
+            wrong.append((option, "1 byte, 8 bytes", (row["len1"], row["len8"]), (attempt(sk, option, b"\2"), attempt(sk, option, pack("=ii", 2, 0)))))
+    assert not wrong
+
+
+def test_an_accepted_connection_has_the_listeners_options() -> None:
+    rows = [row for row in load(FILES["o06_inherit"])["rows"] if row["option"] not in NO_OPTION]
+    for row in rows:
+        option = row["option"]
+        _run, child, listener = opened(4, "established", [f"setsockopt({option},{row['set']})"])
+        assert (option, reading(listener, option), reading(child, option)) == (option, row["listener"], row["child"])
+    assert len(rows) > 30
