@@ -10,6 +10,7 @@ import errno
 from typing import TYPE_CHECKING
 
 from .base import CongestionControl
+from .bbr import Bbr
 from .cubic import Cubic
 from .reno import Reno
 
@@ -55,3 +56,4 @@ def init(sk: Sock) -> None:
 
 register(Reno)
 register(Cubic)
+register(Bbr)
