@@ -230,15 +230,15 @@ def run(what: Sequence[str], sources: Path, runs: int, seconds: float, connectio
             samples[target].setdefault(key, []).append(value)
 
     with compiled(sources) as programs:
+        if "idle" in what:  # first: memory that earlier measurements left free would make it look cheaper
+            progress(f"holding {connections} idle connections")
+            keep("pytcp", measure_idle(programs, connections, seconds))
         for number in range(1, runs + 1):
             for name in what:
                 for mode in MODES.get(name, ()):
                     for target in TARGETS:
                         progress(f"run {number}/{runs}: {'/'.join(mode.keys)} of {target}")
                         keep(target, MEASURES[target](programs, mode, seconds))
-        if "idle" in what:
-            progress(f"holding {connections} idle connections")
-            keep("pytcp", measure_idle(programs, connections, seconds))
     if "checksum" in what:
         progress("checksum")
         keep("pytcp", measure_checksum(min(seconds, 1.0)))
