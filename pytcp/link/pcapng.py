@@ -126,6 +126,21 @@ class PcapngWriter:
             self._file.close()
 
 
+def _first(frame: TxFrame, limit: int) -> bytes:
+    """Up to `limit` bytes of a frame, copied: its payload buffers are the socket's and may be filled anew
+    before the file is written."""
+    if frame.length <= limit:
+        return b"".join((frame.head, *frame.parts))
+    out: list[Buffer] = [frame.head[:limit]]
+    left = limit - len(frame.head)
+    for part in frame.parts:
+        if left <= 0:
+            break
+        out.append(memoryview(part)[:left])
+        left -= len(part)
+    return b"".join(out)
+
+
 class Capture:
     """A link that records what passes between the stack and `inner`, at any point of a stack of links."""
 
@@ -163,9 +178,8 @@ class Capture:
         if writer.error is None:
             now = self.realtime_ns()
             for frame in frames[:taken]:
-                # payload buffers are the socket's and may be filled anew before the file is written
-                data = b"".join((frame.head, *frame.parts))
-                writer.packet(self._interface, now, (data,), len(data), OUTBOUND, self._take_notes())
+                data = _first(frame, writer.snaplen)
+                writer.packet(self._interface, now, (data,), frame.length, OUTBOUND, self._take_notes())
         return taken
 
     def close(self) -> None:
@@ -184,8 +198,8 @@ class Capture:
     def _received(self, frame: RxFrame) -> None:
         writer = self.writer
         if writer.error is None:
-            data = bytes(frame.data)
-            writer.packet(self._interface, self.realtime_ns(), (data,), len(data), INBOUND, self._take_notes())
+            data = bytes(frame.data[: writer.snaplen])
+            writer.packet(self._interface, self.realtime_ns(), (data,), len(frame.data), INBOUND, self._take_notes())
         self.rx(frame)
 
     def _received_end(self) -> None:

@@ -128,7 +128,7 @@ def test_a_full_disk_ends_the_capture_with_one_warning_and_leaves_the_traffic_al
     link = Capture(near, writer, realtime_ns=runtime.realtime_ns)
     with caplog.at_level(logging.WARNING):
         for _ in range(200):
-            assert link.send([TxFrame(PING, (bytes(1000),))]) == 1
+            assert link.send([TxFrame(PING, (bytes(1000),), len(PING) + 1000)]) == 1
         link.close()
         writer.close()
     runtime.run_until_idle()
@@ -154,11 +154,11 @@ def test_a_capture_stands_between_stack_and_link_and_sees_both_ways(tmp_path: Pa
     link.rx_end = lambda: up.append(b"|")
 
     def echo_reversed(frame: RxFrame) -> None:
-        far.send([TxFrame(bytes(frame.data)[::-1])])
+        far.send([TxFrame(bytes(frame.data)[::-1], length=len(frame.data))])
 
     far.rx = echo_reversed
     link.note("first try")
-    link.send([TxFrame(PING[:14], (PING[14:],))])
+    link.send([TxFrame(PING[:14], (PING[14:],), len(PING))])
     runtime.run_until_idle()
     link.close()
     writer.close()
@@ -178,8 +178,21 @@ def test_only_frames_the_device_took_are_recorded_as_sent(tmp_path: Path) -> Non
     near, _far = pipe_pair(runtime.heap, limit=1, macs=(b"", b""))
     writer = PcapngWriter(path)
     link = Capture(near, writer, realtime_ns=runtime.realtime_ns)
-    assert link.send([TxFrame(b"taken"), TxFrame(b"left")]) == 1
+    assert link.send([TxFrame(b"taken", length=5), TxFrame(b"left", length=4)]) == 1
     writer.close()
     ((data, meta),) = raw(path)
     assert data == b"taken"
     assert meta.linktype == LINKTYPE_RAW  # a link without addresses carries bare IP
+
+
+def test_a_snap_length_limits_what_is_copied_not_what_is_said(tmp_path: Path) -> None:
+    """A 64 KiB super-frame under a snap length of 100: 100 bytes in the file, its length on record."""
+    path = tmp_path / "snap.pcapng"
+    near, _far = pipe_pair(VirtualRuntime().heap)
+    with path.open("wb") as file:
+        writer = PcapngWriter(file, snaplen=100)
+        link = Capture(near, writer, realtime_ns=lambda: 1)
+        assert link.send([TxFrame(PING[:14], (bytes(60), bytes(60_000)), 60_074)]) == 1
+        writer.close()
+    [(data, meta)] = raw(path)
+    assert (len(data), meta.wirelen, data[:14]) == (100, 60_074, PING[:14])
