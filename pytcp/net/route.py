@@ -33,6 +33,8 @@ THROW = 9
 
 _KINDS = {"unicast": UNICAST, "local": LOCAL, "blackhole": BLACKHOLE, "unreachable": UNREACHABLE, "prohibit": PROHIBIT, "throw": THROW}
 
+KIND_NAMES = {number: name for name, number in _KINDS.items()}
+
 _ERRORS = {BLACKHOLE: errno.EINVAL, UNREACHABLE: errno.EHOSTUNREACH, PROHIBIT: errno.EACCES}
 
 METRIC_KERNEL6 = 256
@@ -44,7 +46,7 @@ class Route:
 
     __slots__ = (
         "prefix", "plen", "gateway", "dev", "source", "metric", "kind", "mtu", "mtu_lock", "advmss", "initcwnd", "initrwnd",
-        "origin", "expires_ns", "preference",
+        "ecn", "origin", "expires_ns", "preference",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +64,7 @@ class Route:
         advmss: int = 0,
         initcwnd: int = 0,
         initrwnd: int = 0,
+        ecn: bool = False,
         origin: str = "static",
         preference: int = 1,
     ) -> None:
@@ -77,6 +80,7 @@ class Route:
         self.advmss = advmss
         self.initcwnd = initcwnd
         self.initrwnd = initrwnd
+        self.ecn = ecn  # connections may use ECN whatever tcp_ecn says
         self.origin = origin  # static, kernel, ra, redirect
         self.expires_ns = 0  # 0: never
         self.preference = preference  # among routes of one metric, lowest first (RFC 4191)
@@ -172,7 +176,7 @@ class Dst:
 
     __slots__ = (
         "family", "daddr", "saddr", "dev", "gateway", "neigh", "kind", "gen", "mtu", "route_mtu", "mtu_lock", "advmss", "advmss_metric",
-        "min_advmss", "initcwnd", "initrwnd", "hoplimit", "route",
+        "min_advmss", "initcwnd", "initrwnd", "ecn", "hoplimit", "route",
     )  # fmt: skip
 
     def __init__(
@@ -194,6 +198,7 @@ class Dst:
         self.advmss = 0  # MSS to advertise; follows the MTU
         self.initcwnd = route.initcwnd if route is not None else 0
         self.initrwnd = route.initrwnd if route is not None else 0
+        self.ecn = route.ecn if route is not None else False
         self.hoplimit = 0  # 0: the sysctl or what the router advertised
         self.route = route
         self.set_mtu(mtu, self.mtu_lock)

@@ -298,11 +298,12 @@ class Stack(TcpHost):
         advmss: int = 0,
         initcwnd: int = 0,
         initrwnd: int = 0,
+        ecn: bool = False,
     ) -> Route:
         """Add a route: "10.1.0.0/16", "default" (of the gateway's family) or "default6".
 
         kind: unicast, unreachable, prohibit, blackhole, throw. mtu_lock: send without DF and do not learn.
-        advmss, initcwnd, initrwnd: 0 = by the rules. Raises ValueError for bad addresses; OSError
+        advmss, initcwnd, initrwnd: 0 = by the rules. ecn: let connections use it, whatever tcp_ecn says. Raises ValueError for bad addresses; OSError
         ENETUNREACH when the gateway is not on a link, EEXIST."""
         gateway = parse_ip(via) if via is not None else b""
         if prefix in ("default", "default6"):
@@ -323,7 +324,7 @@ class Stack(TcpHost):
             metric = 0 if len(target) == 4 else 1024
         route = Route(
             target, plen, dev, gateway=gateway, source=parse_ip(source) if source else b"", metric=metric, kind=number,
-            mtu=mtu, mtu_lock=mtu_lock, advmss=advmss, initcwnd=initcwnd, initrwnd=initrwnd,
+            mtu=mtu, mtu_lock=mtu_lock, advmss=advmss, initcwnd=initcwnd, initrwnd=initrwnd, ecn=ecn,
         )  # fmt: skip
         table.add(route)
         self.routes_changed()

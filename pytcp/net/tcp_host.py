@@ -30,6 +30,7 @@ from pytcp.tcp.sock import Sock
 from pytcp.tcp.sockopt_ip import local_port_range
 from pytcp.tcp.timewait import TimeWait, reusable, take_over
 from pytcp.tcp.tsq import wfree
+from pytcp.wire.addr import format_ip
 from pytcp.wire.checksum import transport_ok
 from pytcp.wire.errors import WireError
 from pytcp.wire.icmp import DEST_UNREACH, FRAG_NEEDED
@@ -42,6 +43,7 @@ from .addr import V4MAPPED
 from .neighbour import CONNECTED
 from .packet import HOST, TO_US, Packet
 from .ports import PortTable
+from .route import BROADCAST, MULTICAST
 from .truesize import rx_truesize
 
 if TYPE_CHECKING:
@@ -293,6 +295,8 @@ class TcpHost:
     def route(self, sk: Any) -> None:
         """Find the way to `sk.daddr` (see `tcp.sock.Host.route`). Raises OSError."""
         dst = self.dst(sk.daddr, sk.saddr or sk.bound_addr)
+        if dst.kind in (BROADCAST, MULTICAST):
+            raise OSError(errno.ENETUNREACH, f"{format_ip(sk.daddr)} is no single host")
         sk.dst = dst
         if not sk.saddr:
             sk.saddr = sk.bound_addr or dst.saddr
@@ -431,6 +435,10 @@ class TcpHost:
             del self.table[key]
         if isinstance(sk, TimeWait):
             self.ports.remove(sk, sk.sport)
+
+    def listeners(self) -> list[Sock]:
+        """Every LISTEN socket."""
+        return [sk for same in self._listeners.values() for sk in same]
 
     def listener(self, family: int, addr: bytes, port: int) -> Sock | None:
         """The LISTEN socket that a SYN to this address and port reaches; a bound address wins over the wildcard."""

@@ -33,7 +33,7 @@ CE = 3
 
 def syn_flags(sk: Sock) -> int:
     """Flags our SYN asks for ECN with."""
-    if sk.sysctl.tcp_ecn == 1 or sk.ca.needs_ecn:
+    if sk.sysctl.tcp_ecn == 1 or sk.ca.needs_ecn or sk.dst.ecn:
         sk.ecn_flags = OK
         return ECE | CWR
     return 0

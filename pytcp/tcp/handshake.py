@@ -266,14 +266,15 @@ def syn_recv_established(sk: Sock, seg: Segment) -> None:
     sk.delivered += 1
     undo_spurious_syn(sk)
     sk.retrans_stamp = 0
+    if sk.tstamp_ok:
+        # before the buffers are measured in segments
+        sk.advmss -= TSTAMP_ALIGNED
     init_transfer(sk)
     sk.copied_seq = sk.rcv_nxt
     close.set_state(sk, ESTABLISHED)
     sk.snd_una = seg.ack
     sk.snd_wnd = seg.window << sk.snd_wscale
     sk.snd_wl1 = seg.seq
-    if sk.tstamp_ok:
-        sk.advmss -= TSTAMP_ALIGNED
     if not sk.ca.has_cong_control:
         pacing.update_rate(sk)
     sk.lsndtime_ns = sk.host.now_ns

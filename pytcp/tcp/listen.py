@@ -83,6 +83,7 @@ def inherit(child: Sock, sk: Sock) -> None:
 
     One assignment each, not a loop over names: this is a good part of what accepting costs."""
     child.bound_addr = sk.bound_addr
+    child.sock_flags |= sk.sock_flags & close.BINDADDR_LOCK
     child.reuseaddr = sk.reuseaddr
     child.reuseport = sk.reuseport
     child.v6only = sk.v6only
@@ -159,7 +160,7 @@ def _syn(sk: Sock, seg: Segment, tw_isn: int) -> bool:
         req.ts_offset = ts_offset
     if not cookie and not tw_isn and not sysctl.tcp_syncookies and sysctl.tcp_max_syn_backlog - len(sk.syn_queue) < sysctl.tcp_max_syn_backlog >> 2:
         return False
-    req.ecn_ok = _ecn_wanted(sk, seg)
+    req.ecn_ok = _ecn_wanted(sk, req, seg)
     if cookie:
         number = syncookies.make(req)
         if req.tstamp_ok:
@@ -204,10 +205,10 @@ def _route(req: Request) -> bool:
     return True
 
 
-def _ecn_wanted(sk: Sock, seg: Segment) -> bool:
+def _ecn_wanted(sk: Sock, req: Request, seg: Segment) -> bool:
     """Whether a SYN asks for ECN and may have it: RFC 3168 only from a not-ECT packet, AccECN (AE) from any."""
     wanted = seg.flags & (ECE | CWR) == ECE | CWR and (not seg.tos & 3 or bool(seg.flags & AE))
-    return wanted and (sk.sysctl.tcp_ecn != 0 or sk.ca.needs_ecn)
+    return wanted and (sk.sysctl.tcp_ecn != 0 or req.dst.ecn or sk.ca.needs_ecn)
 
 
 def _cookie_ack(sk: Sock, seg: Segment) -> bool:
@@ -233,6 +234,8 @@ def _cookie_ack(sk: Sock, seg: Segment) -> bool:
         req.ts_recent = seg.tsval
     if not _route(req):
         return True
+    if not sk.sysctl.tcp_ecn and not req.dst.ecn:
+        req.ecn_ok = False
     req.advmss = handshake.clamp_mss(sk, req.dst.advmss)
     req.choose_window(req.mss)
     child = req.spawn(seg)

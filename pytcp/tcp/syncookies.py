@@ -106,7 +106,7 @@ def decode_timestamp(req: Request, tsecr: int) -> bool:
     req.sack_ok = bool(tsecr & TS_SACK)
     if req.sack_ok and not sysctl.tcp_sack:
         return False
-    req.ecn_ok = bool(tsecr & TS_ECN) and sysctl.tcp_ecn != 0
+    req.ecn_ok = bool(tsecr & TS_ECN)
     wscale = tsecr & TS_NO_WSCALE
     if wscale == TS_NO_WSCALE:
         return True

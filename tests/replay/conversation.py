@@ -752,6 +752,10 @@ class Replay:
         route = re.search(r"ip route add (\w+) (\S+)", note)
         if route:
             self.stack.add_route(route[2], kind=route[1])
+        if re.match(r"route \S+ features ecn", note):
+            for line in self.stack.routes4.routes():
+                line.ecn = True
+            self.stack.routes_changed()
         if note == "listener closed" and conn.listener is not None:
             self.call(conn, "close()", None)
 

@@ -30,13 +30,8 @@ MOMENTARY = {"TCP_TIMESTAMP", "TCP_INFO"}
 
 # matched except for what is said here; a test below sees to it that they still differ
 KNOWN_DIFFERENT: dict[str, str] = {
-    "e11_route_ecn": "routes have no features, such as ecn",
     "f23_epollet": "POLLOUT is announced too early",
-    "i09_connect_errnos": "connect() to a broadcast or multicast address is not refused",
     "m16_other_connection_no_ack": "a write that a shrunken path stops is sent again at once",
-    "p_disconnected": "connect(AF_UNSPEC) forgets the address that the listener was bound to",
-    "r02_default_window_passive_ts": "the first window bound of an accepted connection with timestamps is 12 bytes short",
-    "f20_cc_info": "asks for bbr, which is not among our congestion controls",
 }
 
 # recordings of features that do not exist here; their data are not kept

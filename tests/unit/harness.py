@@ -59,6 +59,7 @@ class FakeDst:
         self.mtu = mtu
         self.initcwnd = 0
         self.initrwnd = 0
+        self.ecn = False
         self.advmss = 0
         self.quickack = 0
         self.rto_min_us = 0
