@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import warnings
 
 import click
@@ -47,6 +48,6 @@ def command(as_json: bool) -> int:
         table = Table("", "what", "found", "what to do", box=None, padding=(0, 2, 0, 0))
         for check in checks:
             table.add_row(MARKS[check.status], check.name, check.detail, check.remedy)
-        Console(soft_wrap=False).print(table)
+        Console(width=None if sys.stdout.isatty() else 120).print(table)
     click.echo(text)
     return status

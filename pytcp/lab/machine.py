@@ -204,8 +204,9 @@ def processors() -> Check:
 
 
 def programs() -> Iterator[Check]:
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"  # not in everybody's PATH
     for name, (purpose, package) in PROGRAMS.items():
-        where = shutil.which(name)
+        where = shutil.which(name, path=path)
         if where:
             yield Check(name, OK, where)
         else:
