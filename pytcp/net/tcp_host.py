@@ -384,7 +384,9 @@ class TcpHost:
             if self._reroute(sk):
                 return mtu
             dst = sk.dst
-        return dst.mtu if self.pmtu.update(dst, mtu) else mtu
+        if not self.pmtu.update(dst, mtu) or (dst.gen != self.gen and self._reroute(sk)):
+            return mtu
+        return int(sk.dst.mtu)
 
     def hash(self, sk: Any) -> None:
         """Enter an endpoint into the demux table (see `tcp.sock.Host.hash`). Raises OSError EADDRNOTAVAIL."""
