@@ -31,6 +31,7 @@ from pytcp.clock.runtime import Runtime
 from pytcp.net import sysctl
 from pytcp.net.stack import Stack
 
+from . import control
 from .address import AF_INET, AF_INET6, host_port, numeric, oserror, parse, show
 from .socket import IPPROTO_IPV6, IPV6_V6ONLY, MAX_BACKLOG, SO_ERROR, SO_REUSEADDR, SOL_SOCKET, Socket
 from .streams import TcpListener, TcpStream
@@ -313,6 +314,8 @@ async def open_stack(
         async with trio.open_nursery() as nursery:
             if own is not None:
                 await nursery.start(own.run)
+            if isinstance(runtime, RealRuntime):
+                await nursery.start(control.serve, net, net.now)
             try:
                 yield stack
                 await stack._drain(drain)
