@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytcp.tcp.const import POLLERR, POLLIN, POLLOUT
+from pytcp.tcp.const import POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, RCV_SHUTDOWN, SEND_SHUTDOWN, SHUTDOWN_MASK
 from pytcp.wire.addr import IP4_ANY, IP4_BROADCAST, IP6_ANY, IP6_LOOPBACK, is_multicast
 from pytcp.wire.ipv4 import IPPROTO_UDP
 from pytcp.wire.udp import build_header, full_checksum
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 MAX_PAYLOAD4 = 65507
 MAX_PAYLOAD6 = 65527
 MIN_RCVBUF = 2304
+MIN_SNDBUF = 4608
 ERRORS_KEPT = 64  # reports queued per endpoint
 
 DONT, WANT, DO, PROBE, INTERFACE, OMIT = range(6)
@@ -74,7 +75,7 @@ class UdpSocket:
     __slots__ = (
         "stack", "table", "family", "saddr", "bound_addr", "lport", "raddr", "rport", "dev", "reuseaddr", "reuseport", "v6only", "broadcast",
         "tos", "ttl", "multicast_ttl", "multicast_all", "pmtu_disc", "dontfrag", "recverr", "no_check6_rx", "rcvbuf", "rmem", "queue", "errors", "err",
-        "on_ready", "closed", "ip_id", "groups",
+        "on_ready", "closed", "ip_id", "groups", "sndbuf", "shutdown", "freebind", "multicast_dev", "port_given",
     )  # fmt: skip
 
     def __init__(self, stack: Stack, table: UdpTable, family: int) -> None:
@@ -108,6 +109,11 @@ class UdpSocket:
         self.closed = False
         self.ip_id = 0
         self.groups: set[tuple[Interface, bytes]] = set()
+        self.sndbuf = stack.sysctl.wmem_default
+        self.shutdown = 0  # RCV_SHUTDOWN | SEND_SHUTDOWN
+        self.freebind = False
+        self.multicast_dev: Interface | None = None  # IP_MULTICAST_IF
+        self.port_given = False  # bind() named the port: disconnecting does not give it back
 
     # --- setting up ---
 
@@ -118,7 +124,11 @@ class UdpSocket:
 
     def set_rcvbuf(self, value: int) -> None:
         """SO_RCVBUF: the kernel doubles what is asked for."""
-        self.rcvbuf = max(2 * min(value, self.stack.sysctl.rmem_max), MIN_RCVBUF)
+        self.rcvbuf = max(2 * min(value & 0xFFFFFFFF, self.stack.sysctl.rmem_max), MIN_RCVBUF)
+
+    def set_sndbuf(self, value: int) -> None:
+        """SO_SNDBUF, doubled likewise. Nothing waits for it: the ring takes or drops a datagram at once."""
+        self.sndbuf = max(2 * min(value & 0xFFFFFFFF, self.stack.sysctl.wmem_max), MIN_SNDBUF)
 
     def bind(self, addr: bytes, port: int) -> None:
         """Take a local address (b"" or all zeros = any) and port (0 = any free one).
@@ -131,15 +141,20 @@ class UdpSocket:
             addr = b""
         if addr and not self._may_bind(addr):
             raise OSError(errno.EADDRNOTAVAIL, "not an address of this host")
+        if self.v6only and A.is_v4mapped(addr):
+            raise OSError(errno.EINVAL, "an IPv4 address, and the socket is IPv6 only")
         self.saddr = self.bound_addr = addr
         try:
             self._take_port(port)
         except OSError:
             self.saddr = self.bound_addr = b""
             raise
+        self.port_given = bool(port)
 
     def _may_bind(self, addr: bytes) -> bool:
         stack = self.stack
+        if self.freebind:
+            return True
         if len(addr) == 4:
             ours = addr in stack.local4 or addr[0] == 127 or addr in stack.broadcast4 or addr == IP4_BROADCAST
             return ours or is_multicast(addr) or bool(stack.sysctl.ip_nonlocal_bind)
@@ -156,11 +171,13 @@ class UdpSocket:
         self.lport = port
         self.table.enter(self)
 
-    def connect(self, addr: bytes, port: int) -> None:
-        """Fix the peer. Raises OSError: ENETUNREACH, EACCES (broadcast without permission), EAGAIN (no port left)."""
+    def connect(self, addr: bytes, port: int, dev: Interface | None = None) -> None:
+        """Fix the peer; `dev` is the interface of a link-local one.
+
+        Raises OSError: ENETUNREACH, EACCES (broadcast without permission), EAGAIN (no port left)."""
         self._check()
         addr = self._mapped(addr)
-        dst = self._route(addr)
+        dst = self._route(addr, dev)
         if not self.lport:
             try:
                 self._take_port(0)
@@ -172,9 +189,13 @@ class UdpSocket:
         self.ip_id = self.stack.random.getrandbits(16)
 
     def disconnect(self) -> None:
-        """Accept datagrams from anybody again."""
+        """Accept datagrams from anybody again; a port that nobody named is given back."""
+        self._check()
         self.raddr, self.rport = b"", 0
         self.saddr = self.bound_addr
+        if self.lport and not self.port_given:
+            self.table.leave(self)
+            self.lport = 0
 
     def join(self, group: bytes, dev: Interface) -> None:
         """IP_ADD_MEMBERSHIP. Raises OSError EADDRINUSE when joined already."""
@@ -184,6 +205,13 @@ class UdpSocket:
         self.stack.join(dev, group)
         self.groups.add((dev, group))
 
+    def leave(self, group: bytes, dev: Interface) -> None:
+        """IP_DROP_MEMBERSHIP. Raises OSError EADDRNOTAVAIL when not joined."""
+        if (dev, group) not in self.groups:
+            raise OSError(errno.EADDRNOTAVAIL, "not joined")
+        self.groups.remove((dev, group))
+        self.stack.leave(dev, group)
+
     def hears(self, group: bytes) -> bool:
         """Whether datagrams to a group are delivered here: joined by us, or by anybody unless IP_MULTICAST_ALL is off."""
         return self.multicast_all or any(joined == group for _, joined in self.groups)
@@ -192,6 +220,12 @@ class UdpSocket:
 
     def _mapped(self, addr: bytes) -> bytes:
         """A destination as it goes on the wire: IPv4 for mapped addresses, loopback for the wildcard."""
+        if self.family == 6:
+            mapped = A.is_v4mapped(addr)
+            if mapped and (self.v6only or (self.saddr and not A.is_v4mapped(self.saddr))):
+                raise OSError(errno.ENETUNREACH, "IPv4 cannot be reached from this IPv6 socket")
+            if self.saddr and A.is_v4mapped(self.saddr) and not mapped:
+                raise OSError(errno.EAFNOSUPPORT, "IPv6 cannot be reached from an IPv4-mapped address")
         if self.family == 6 and A.is_v4mapped(addr):
             addr = addr[12:]
         elif self.family == 6 and len(addr) == 4:
@@ -200,11 +234,13 @@ class UdpSocket:
             return A.LOOPBACK4
         return IP6_LOOPBACK if addr == IP6_ANY else addr
 
-    def _route(self, daddr: bytes) -> Dst:
+    def _route(self, daddr: bytes, dev: Interface | None = None) -> Dst:
         source = self.saddr
         if len(source) == 16 and len(daddr) == 4:
             source = source[12:]
-        dst = self.stack.dst(daddr, b"" if is_multicast(source or b"\0") else source, self.dev)
+        if is_multicast(daddr):
+            dev = dev or self.multicast_dev
+        dst = self.stack.dst(daddr, b"" if is_multicast(source or b"\0") else source, self.dev or dev)
         if dst.kind == BROADCAST and not self.broadcast:
             raise PermissionError(errno.EACCES, "broadcast without SO_BROADCAST")
         return dst
@@ -214,17 +250,21 @@ class UdpSocket:
 
     def send(self, data: bytes, *, confirm: bool = False) -> int:
         """Send to the connected peer. `confirm` = MSG_CONFIRM. Raises OSError EDESTADDRREQ and as `sendto`."""
-        if not self.rport:
+        if not self.raddr:
             self._check()
             raise OSError(errno.EDESTADDRREQ, "no destination")
-        return self.sendto(data, self.raddr, self.rport, confirm=confirm)
+        return self._send(data, self.raddr, self.rport, confirm, None)
 
-    def sendto(self, data: bytes, addr: bytes, port: int, *, confirm: bool = False) -> int:
-        """Send one datagram. Raises a pending error first (nothing is sent then); OSError: EINVAL for port 0,
-        EMSGSIZE, ENETUNREACH, EACCES, EAFNOSUPPORT."""
-        self._check()
+    def sendto(self, data: bytes, addr: bytes, port: int, *, confirm: bool = False, dev: Interface | None = None) -> int:
+        """Send one datagram; `dev` is the interface of a link-local destination. Raises a pending error first (nothing
+        is sent then); OSError: EINVAL for port 0, EMSGSIZE, ENETUNREACH, EACCES, EAFNOSUPPORT, EPIPE after a shutdown."""
         if port == 0:
+            self._check()
             raise OSError(errno.EINVAL, "port 0")
+        return self._send(data, addr, port, confirm, dev)
+
+    def _send(self, data: bytes, addr: bytes, port: int, confirm: bool, dev: Interface | None) -> int:
+        self._check()
         daddr = self._mapped(addr)
         four = len(daddr) == 4
         if len(data) > (MAX_PAYLOAD4 if four else MAX_PAYLOAD6):
@@ -235,8 +275,10 @@ class UdpSocket:
                 self._take_port(0)
             except OSError:
                 raise BlockingIOError(errno.EAGAIN, "no port is left") from None
-        dst = self._route(daddr)
+        dst = self._route(daddr, dev)
         saddr = self.saddr or self._source(dst)
+        if self.shutdown & SEND_SHUTDOWN:
+            raise BrokenPipeError(errno.EPIPE, "shut down for sending")
         if confirm:
             dst.neigh.confirm()
         if four:
@@ -303,14 +345,17 @@ class UdpSocket:
         self.queue.append(datagram)
         self._tell(POLLIN)
 
-    def recv(self) -> Datagram:
-        """The next datagram. Raises a pending error, or BlockingIOError when there is nothing."""
+    def recv(self, *, peek: bool = False) -> Datagram:
+        """The next datagram; `peek` leaves it there. Raises a pending error, or BlockingIOError when there is nothing."""
         self._check()
         self._raise_pending()
         mib = self.stack.mib
         if not self.queue:
             raise BlockingIOError(errno.EAGAIN, "no datagram")
-        datagram = self.queue.popleft()
+        datagram = self.queue[0]
+        if peek and not datagram.bad:
+            return datagram
+        del self.queue[0]
         self.rmem -= datagram.truesize
         four = len(datagram.source) == 4
         if datagram.bad:
@@ -327,6 +372,10 @@ class UdpSocket:
             mask |= POLLIN
         if self.err or self.errors:
             mask |= POLLERR
+        if self.shutdown & RCV_SHUTDOWN:
+            mask |= POLLIN | POLLRDHUP
+        if self.shutdown == SHUTDOWN_MASK:
+            mask |= POLLHUP
         return mask
 
     def _tell(self, events: int) -> None:

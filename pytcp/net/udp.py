@@ -1,8 +1,8 @@
 """UDP between IP and the endpoints (RFC 768): who a datagram is for, and whose an error is.
 
 Lookup prefers a connected endpoint, then one bound to the address, then to the device, then the
-wildcard; of equals the latest bound. Broadcast and multicast go to every match. A datagram for nobody
-is answered by port unreachable. Bad checksums of longer datagrams are found when they are read, as in
+wildcard; of equals the latest bound, or with SO_REUSEPORT the one that the flow's hash chooses.
+Broadcast and multicast go to every match. A datagram for nobody is answered by port unreachable. Bad checksums of longer datagrams are found when they are read, as in
 Linux, which counts and drops only what it had to sum at arrival anyway.
 Counters: Udp*, Udp6*.
 """
@@ -10,6 +10,7 @@ Counters: Udp*, Udp6*.
 from __future__ import annotations
 
 import errno
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from pytcp.link.frame import CSUM_NONE
@@ -102,13 +103,19 @@ class UdpTable:
 
     def lookup(self, local: bytes, lport: int, remote: bytes, rport: int, dev: Interface | None) -> UdpSocket | None:
         """The endpoint a unicast datagram belongs to."""
-        best = None
-        best_score = -1
+        best: list[UdpSocket] = []
+        best_score = 0
         for sock in self._by_port.get(lport, ()):
             score = _score(sock, local, remote, rport, dev)
-            if score >= best_score and score >= 0:
-                best, best_score = sock, score
-        return best
+            if score > best_score or (score == best_score and not best):
+                best, best_score = [sock], score
+            elif score == best_score:
+                best.append(sock)
+        if len(best) > 1 and best[-1].reuseport and not best[-1].raddr:
+            group = [sock for sock in best if sock.reuseport]
+            digest = blake2b(remote + local + rport.to_bytes(2, "big"), digest_size=4, key=self.stack.secret()).digest()
+            return group[int.from_bytes(digest, "big") % len(group)]
+        return best[-1] if best else None
 
     def matches(self, local: bytes, lport: int, remote: bytes, rport: int, dev: Interface) -> list[UdpSocket]:
         """All endpoints a broadcast or multicast datagram goes to."""

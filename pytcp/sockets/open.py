@@ -33,12 +33,16 @@ from pytcp.net.stack import Stack
 
 from . import control
 from .address import AF_INET, AF_INET6, host_port, numeric, oserror, parse, show
+from .datagrams import UdpEndpoint
 from .socket import IPPROTO_IPV6, IPV6_V6ONLY, MAX_BACKLOG, SO_ERROR, SO_REUSEADDR, SOL_SOCKET, Socket
 from .streams import TcpListener, TcpStream
+from .udp import DatagramSocket
 from .waiting import Waiter
 
 if TYPE_CHECKING:
     from pytcp.link.frame import Link, LinkDown
+    from pytcp.net.datagram import UdpSocket
+    from pytcp.net.interface import Interface
     from pytcp.net.ping import Reply
     from pytcp.tcp.sock import Sock
 
@@ -71,21 +75,33 @@ class TrioStack:
         self.runtime = runtime
         self.now = net.now
         self.flush = net.flush
-        self._sockets: set[Socket] = set()
+        self._sockets: set[Socket | DatagramSocket] = set()
         self._failure: OSError | None = None
         runtime.link_down.append(self._link_down)
 
-    # --- what sockets need of it (SocketHost) ---
+    # --- what sockets need of it (SocketHost, DatagramHost) ---
 
     def new_sock(self, family: int) -> Sock:
         """An engine socket. Raises OSError ENETDOWN when the stack has ended, or its device's error."""
         self._check()
         return self.net.new_sock(family)
 
-    def opened(self, socket: Socket) -> None:
+    def new_endpoint(self, family: int) -> UdpSocket:
+        """A UDP endpoint. Raises OSError as `new_sock`."""
+        self._check()
+        return self.net.udp.socket(family)
+
+    def interface_of(self, index: int) -> Interface:
+        """The interface of an index. Raises OSError ENODEV."""
+        for dev in self.net.interfaces:
+            if dev.index == index:
+                return dev
+        raise oserror(errno.ENODEV, f"no interface {index}")
+
+    def opened(self, socket: Socket | DatagramSocket) -> None:
         self._sockets.add(socket)
 
-    def closed(self, socket: Socket) -> None:
+    def closed(self, socket: Socket | DatagramSocket) -> None:
         self._sockets.discard(socket)
 
     def _check(self) -> None:
@@ -97,6 +113,33 @@ class TrioStack:
     def socket(self, family: int = AF_INET) -> Socket:
         """A non-blocking TCP socket, AF_INET or AF_INET6."""
         return Socket(self, family)
+
+    def datagram_socket(self, family: int = AF_INET) -> DatagramSocket:
+        """A non-blocking UDP socket, AF_INET or AF_INET6."""
+        return DatagramSocket(self, family)
+
+    async def open_udp(self, port: int = 0, *, host: str | bytes | None = None, remote: tuple[str, int] | None = None) -> UdpEndpoint:
+        """A UDP endpoint on a local port (0: any), connected to a numeric `remote` when one is given.
+
+        host: the local address; None is every address, of both families without a remote.
+        Raises OSError: EADDRINUSE, EADDRNOTAVAIL, ENETUNREACH, ...; socket.gaierror for a name.
+        """
+        await trio.lowlevel.checkpoint()
+        if host is not None:
+            family, text = numeric(host)
+        elif remote is not None:
+            family, text = numeric(remote[0])[0], ""
+        else:
+            family, text = AF_INET6, ""
+        socket = DatagramSocket(self, family)
+        try:
+            socket.bind((text, port))
+            if remote is not None:
+                socket.connect(remote)
+        except BaseException:
+            socket.close()
+            raise
+        return UdpEndpoint(socket)
 
     async def open_tcp_stream(self, host: str | bytes, port: int, *, local_address: str | None = None, nodelay: bool | None = True) -> TcpStream:
         """Connect to a numeric host and port, as `trio.open_tcp_stream`.
@@ -237,7 +280,8 @@ class TrioStack:
         if last:
             self._failure = error
         for socket in list(self._sockets):
-            dst = socket.sk.dst if socket.sk is not None else None
+            sk = socket.sk if isinstance(socket, Socket) else None
+            dst = sk.dst if sk is not None else None
             if last or (dst is not None and dst.dev is gone):
                 socket.fail(error)
 

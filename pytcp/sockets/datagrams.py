@@ -1,0 +1,86 @@
+"""Datagrams for trio tasks: one UDP socket with calls that wait.
+
+`UdpEndpoint` is to `DatagramSocket` what `TcpStream` is to `Socket`. Sending never waits: a datagram is
+with the device, or dropped as UDP drops, when the call returns. Every call is a checkpoint; one that did
+not have to wait takes it after its work, so a cancelled `receive_from` never loses a datagram.
+
+Errors of the network (a closed port at the peer of a connected endpoint, a host that cannot be reached)
+are the OSError they are, once, and the endpoint stays usable. ClosedResourceError when it was closed,
+BusyResourceError when two tasks receive.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+import trio
+from trio.lowlevel import cancel_shielded_checkpoint, checkpoint, checkpoint_if_cancelled
+
+from .waiting import Waiter
+
+if TYPE_CHECKING:
+    from pytcp.tcp.skb import Buffer
+
+    from .address import SockAddr
+    from .udp import DatagramSocket
+
+MAX_DATAGRAM = 65535
+
+
+class UdpEndpoint(trio.abc.AsyncResource):
+    """A UDP socket for one receiving task and any number that send. Takes ownership of `socket`."""
+
+    __slots__ = ("__weakref__", "_waiter", "socket")
+
+    def __init__(self, socket: DatagramSocket) -> None:
+        self.socket = socket
+        self._waiter = Waiter()
+        socket.notify = self._waiter.notify
+
+    def _error(self, exc: OSError) -> BaseException:
+        return trio.ClosedResourceError("this endpoint was already closed") if exc.errno == errno.EBADF else exc
+
+    async def send_to(self, data: Buffer, address: SockAddr) -> None:
+        """Send one datagram to a numeric address. Raises OSError: EMSGSIZE, ENETUNREACH, EACCES, ..."""
+        await checkpoint_if_cancelled()
+        try:
+            self.socket.sendto(data, address)
+        except OSError as exc:
+            raise self._error(exc) from exc.__cause__
+        await cancel_shielded_checkpoint()
+
+    async def send(self, data: Buffer) -> None:
+        """Send one datagram to the peer of a connected endpoint. Raises OSError: EDESTADDRREQ without one, ECONNREFUSED, ..."""
+        await checkpoint_if_cancelled()
+        try:
+            self.socket.send(data)
+        except OSError as exc:
+            raise self._error(exc) from exc.__cause__
+        await cancel_shielded_checkpoint()
+
+    async def receive_from(self) -> tuple[bytes, SockAddr]:
+        """The next datagram and who sent it, sleeping until there is one."""
+        await checkpoint_if_cancelled()
+        slept = False
+        while True:
+            try:
+                received = self.socket.recvfrom(MAX_DATAGRAM)
+            except BlockingIOError:
+                await self._waiter.park_reader()
+                slept = True
+            except OSError as exc:
+                raise self._error(exc) from exc.__cause__
+            else:
+                if not slept:
+                    await cancel_shielded_checkpoint()
+                return received
+
+    async def receive(self) -> bytes:
+        """As `receive_from`, without the sender."""
+        return (await self.receive_from())[0]
+
+    async def aclose(self) -> None:
+        """Close it; a task that waits gets ClosedResourceError."""
+        self.socket.close()
+        await checkpoint()
