@@ -1,8 +1,10 @@
 """Path MTU: what routers said a path takes, per destination, for ten minutes (RFC 1191, RFC 8201).
 
 A report is believed by whoever checked that it quotes something we sent (TCP: the sequence number;
-UDP: a matching socket). It is written into the cached routes (`Dst.mtu`), so every socket to that
-destination sees it at its next send, and taken out again when it expires. IPv4 reports below
+UDP: a matching socket). The first one makes cached routes to that destination stale: whoever reported it
+looks the way up again, every other socket finds out when it sends, and then what it has cut for the old
+MTU is too large (linux-sockets §3). Later ones are written into the cached routes (`Dst.mtu`), and so is
+the old MTU when the report expires. IPv4 reports below
 `min_pmtu` set that and lock the path: packets go without DF from then on. IPv6 ignores reports below
 1280. A report never raises the MTU.
 Sysctls: net.ipv4.route.mtu_expires, net.ipv4.route.min_pmtu, net.ipv6.route.mtu_expires.
@@ -64,15 +66,18 @@ class PmtuCache:
         if dst.route is not None and dst.route.mtu_lock:
             return False
         lock = False
+        known = self._entries.get(dst.daddr)
+        # `dst` may be older than what is known
+        current = dst.mtu if known is None else min(dst.mtu, known.mtu)
         if dst.family == 4:
-            if mtu > dst.mtu:
+            if mtu > current:
                 return False
             seconds = sysctl.mtu_expires
             if mtu < sysctl.min_pmtu:
                 lock = True
-                mtu = min(dst.mtu, sysctl.min_pmtu)
+                mtu = min(current, sysctl.min_pmtu)
         else:
-            if mtu >= dst.mtu or mtu < IPV6_MIN_MTU:
+            if mtu >= current or mtu < IPV6_MIN_MTU:
                 return False
             seconds = sysctl.mtu_expires6
         self._store(dst.daddr, mtu, lock, seconds)
@@ -89,6 +94,9 @@ class PmtuCache:
         when = (heap.now_ns // tick) * tick + seconds * _S
         timer = heap.call_at(when, partial(self._expire, daddr))
         self._entries[daddr] = _Exception(mtu, lock, when, timer)
+        if old is None:
+            self.stack.forget_ways(daddr)
+            return
         for dst in self.stack.dsts_to(daddr):
             dst.set_mtu(mtu, lock)
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .packet import Packet
 
 DSTS = 8192  # cached routes
+STALE = -1  # Dst.gen of a route that is not to be used again
 IDENTS = 4096  # IPv4 id counters
 
 _LO_MTU = 65536
@@ -351,6 +352,11 @@ class Stack(TcpHost):
         self._dsts.clear()
         self._dsts_to.clear()
 
+    def forget_ways(self, daddr: bytes) -> None:
+        """The cached routes to one destination are stale: who holds one looks again when it next sends."""
+        for dst in self._dsts_to.pop(daddr, ()):
+            dst.gen = STALE
+
     def dsts_to(self, daddr: bytes) -> list[Dst]:
         """The cached routes to one destination."""
         return self._dsts_to.get(daddr, [])
@@ -360,7 +366,7 @@ class Stack(TcpHost):
         interface it is bound to. Raises OSError: ENETUNREACH without a route, the errno of a route that refuses."""
         key = (daddr, saddr, oif)
         found = self._dsts.get(key)
-        if found is not None:
+        if found is not None and found.gen == self.gen:
             return found
         self.check_open()
         if len(self._dsts) >= DSTS:

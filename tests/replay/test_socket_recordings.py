@@ -31,7 +31,6 @@ MOMENTARY = {"TCP_TIMESTAMP", "TCP_INFO"}
 # matched except for what is said here; a test below sees to it that they still differ
 KNOWN_DIFFERENT: dict[str, str] = {
     "f23_epollet": "POLLOUT is announced too early",
-    "m16_other_connection_no_ack": "a write that a shrunken path stops is sent again at once",
 }
 
 # recordings of features that do not exist here; their data are not kept

@@ -175,6 +175,9 @@ def test_a_learnt_path_mtu_is_forgotten_after_mtu_expires() -> None:
     runtime, stack, _wire, sk = _connected()
     sysctl.set_(stack.sysctl, "net.ipv4.route.mtu_expires", 5)
     stack.pmtu.update(sk.dst, 1000)
+    assert sk.dst.mtu == 1500, "who did not send since knows nothing of it"
+    api.sendmsg(sk, b"x", 0)
+    assert sk.dst.mtu == 1000
     runtime.run_for(4_900 * MS)
     assert sk.dst.mtu == 1000
     runtime.run_for(200 * MS)

@@ -119,6 +119,7 @@ def test_the_advertised_mss_follows_the_path_mtu_within_its_limits() -> None:
     four, six = stack.dst(parse_ip("10.0.0.2")), stack.dst(parse_ip("fd00::2"))
     assert (four.advmss, six.advmss) == (1460, 1440)
     stack.pmtu.update(four, 1000)
+    four = stack.dst(parse_ip("10.0.0.2"))
     assert four.advmss == 960
     four.set_mtu(200, True)
     six.set_mtu(1270, False)
