@@ -284,6 +284,9 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, rs: A
         skb = nxt
     if queue.head is None:
         chrono_stop(sk, BUSY)
+        if sack_ok:
+            # an RTO that resends an skb whose retransmission an undo left out counts it twice, until here
+            sk.retrans_out = 0
     if prior_una <= sk.snd_up <= una:
         sk.snd_up = una
     if skb is not None and skb.sacked & SACKED_ACKED:

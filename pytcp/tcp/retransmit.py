@@ -422,8 +422,8 @@ def _try_collapse(sk: Sock, skb: Skb, room: int) -> None:
         skb.truesize += nxt.length
         sk.wmem_queued += nxt.length - nxt.truesize
         if nxt.slabs:
-            skb.slabs = nxt.slabs if skb.slabs is None else skb.slabs + nxt.slabs
-            nxt.slabs = None
+            skb.share_slabs(nxt)
+            nxt.free_slabs()
         _adjust_pcount(sk, nxt, 1)
         unlink_rtx(sk, nxt, skb)
         nxt = follower

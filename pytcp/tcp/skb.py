@@ -73,6 +73,28 @@ class Skb:
         self.tprev: Skb | None = None
         self.tnext: Skb | None = None
 
+    def share_slabs(self, source: Skb) -> None:
+        """Hold those of `source`'s slabs that payload of this skb lies in, now that it was taken over from there."""
+        mine = self.slabs or []
+        for slab in source.slabs or ():
+            if slab not in mine and self._shows(slab):
+                slab.refs += 1
+                mine.append(slab)
+        self.slabs = mine or None
+
+    def trim_slabs(self) -> None:
+        """Give back slabs that no payload lies in any more, unless a clone in the TX ring may still show them."""
+        if self.slabs and not self.in_host:
+            kept = [slab for slab in self.slabs if self._shows(slab)]
+            for slab in self.slabs:
+                if slab not in kept:
+                    slab.put()
+            self.slabs = kept or None
+
+    def _shows(self, slab: Slab) -> bool:
+        memory = slab.view.obj
+        return any(type(frag) is memoryview and frag.obj is memory for frag in self.frags)
+
     def free_slabs(self) -> None:
         """Give copied payload's memory back, unless a clone in the TX ring still shows it."""
         if self.in_host:

@@ -115,9 +115,8 @@ def fragment(sk: Sock, skb: Skb, n: int, mss: int) -> Skb:
     sk.wmem_queued += base
     skb.frags, new.frags = split_frags(skb.frags, n)
     if skb.slabs:
-        new.slabs = list(skb.slabs)
-        for slab in new.slabs:
-            slab.refs += 1
+        new.share_slabs(skb)
+        skb.trim_slabs()
     new.eor = skb.eor
     skb.eor = False
     new.sacked = skb.sacked

@@ -105,10 +105,17 @@ def transmit_skb(sk: Sock, skb: Skb) -> int:
     truesize = skb.truesize
     sk.wmem_alloc += truesize
     skb.in_host += 1
+    throttled = sk.tsq_throttled
+    if throttled:
+        # a host that completes inside the call must not start another round of sending in the middle of ours
+        sk.tsq_throttled = False
     error = host.transmit(sk, th, skb.frags, length, skb, skb.gso_size, truesize, ip_ecn)
     if error:
         sk.wmem_alloc -= truesize
         skb.in_host -= 1
+    if throttled:
+        sk.tsq_throttled = sk.wmem_alloc > 1
+    if error:
         if error > 0:
             # local congestion: the host dropped it, as if the network had
             retransmit.enter_cwr(sk)
@@ -229,14 +236,14 @@ def _grow(sk: Sock, skb: Skb, want: int) -> None:
         sk.wmem_queued -= nxt.truesize - take
         sk.write_queue.remove(nxt)
         if nxt.slabs:
-            skb.slabs = nxt.slabs if skb.slabs is None else skb.slabs + nxt.slabs
+            skb.share_slabs(nxt)
+            nxt.free_slabs()
     elif take > 0:
         first, nxt.frags = tso.split_frags(nxt.frags, take)
         skb.frags.extend(first)
         if nxt.slabs:
-            for slab in nxt.slabs:
-                slab.refs += 1
-            skb.slabs = list(nxt.slabs) if skb.slabs is None else skb.slabs + nxt.slabs
+            skb.share_slabs(nxt)
+            nxt.trim_slabs()
         nxt.seq += take
         nxt.length -= take
         nxt.truesize -= take
