@@ -74,6 +74,8 @@ TOLD: tuple[tuple[str, str, list[str]], ...] = (
     ("i01_", r"RECVERR 1", ["bind()", "setsockopt(RECVERR,1)"]),
     ("i02_", r"RECVERR 1", ["bind()", "setsockopt(RECVERR,1)"]),
     ("f23_", r"connecting", ["setsockopt(RECVERR,1)"]),
+    # a send buffer of fixed size: the kernel's did not grow with its cwnd
+    ("f23_", r"send buffer pressure", ["listener setsockopt(SO_SNDBUF,20000)"]),
     ("f17_", r"on a listener (\d+)", ["listener setsockopt(TCP_MAXSEG,{n})"]),
     ("d03_", r"TCP_QUICKACK 0 instead", ["setsockopt(TCP_DEFER_ACCEPT,0)", "setsockopt(TCP_QUICKACK,0)"]),
 )
@@ -742,7 +744,7 @@ class Replay:
             if self.name.startswith(prefix) and found:
                 for text in told:
                     if text.startswith("listener "):
-                        conn.before_listen.append(text.removeprefix("listener ").format(n=found[1]))
+                        conn.before_listen.append(text.removeprefix("listener ").format(n=found[found.re.groups]))
                     else:
                         self.call(conn, text, None)
         if note.startswith("socket closed"):
