@@ -54,6 +54,11 @@ _pytcp_provide() {
 
 _pytcp_find_python() {
 	local candidate
+	# a distribution builds its interpreter with profile feedback, a version manager often does not
+	if [ -z "${PYTHON:-}" ] && /usr/bin/python3 -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+		echo /usr/bin/python3
+		return 0
+	fi
 	for candidate in ${PYTHON:-} python3 python3.14 python3.13 python3.12 python3.11; do
 		if command -v "$candidate" >/dev/null && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
 			command -v "$candidate"
