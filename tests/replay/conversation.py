@@ -10,7 +10,7 @@ of a call, the readiness, states and table. Times may differ by a tick, by the g
 wheel for the time since the last event, and by the delay with which the script read a frame. PSH may
 differ where a segment does not end a write. A peer that waited for a frame waits for ours, too.
 
-The scripts did a few things they did not write down: `HIDDEN` and `PREPARED` have them, and between two
+The scripts did a few things they did not write down: `script_program` has them, and between two
 connections they reset the socket of the first, which is told from the reset that follows.
 """
 
@@ -19,246 +19,30 @@ from __future__ import annotations
 import errno
 import json
 import re
-from collections import deque
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytcp.clock.virtual import VirtualRuntime
-from pytcp.link.frame import GSO_TCPV4, RxFrame, TxFrame
-from pytcp.link.offload import segment
-from pytcp.net import sysctl
-from pytcp.net.stack import Stack
 from pytcp.tcp import api, const
 from pytcp.tcp.sock import Sock
 from pytcp.tcp.timewait import TimeWait
-from pytcp.wire.addr import parse_ip
 
 from . import script_calls as calls
 from . import script_wire as wire
+from .script_program import HIDDEN, MANY_PEERS, SILENT, TOLD, Program
+from .script_world import MS, OURS, PEER, PEER_ISN, READ_LATE, TICK, Conn, granularity, tick_phase
 
 DATA = Path(__file__).parent.parent / "data" / "sockets"
-MS = 1_000_000
-TICK = 4 * MS
-READ_LATE = 25 * MS  # the script stamps frames when it reads them, at worst after reading the table
-OURS = {4: parse_ip("10.79.0.1"), 6: parse_ip("fd00:79::1")}
-PEER = {4: parse_ip("10.79.0.2"), 6: parse_ip("fd00:79::2")}
-PEER_ISN = 0xFFFFFC00
-# states in which a reset by SO_LINGER sends nothing
-SILENT = (const.CLOSE, const.SYN_SENT, const.CLOSING, const.LAST_ACK, const.TIME_WAIT)
-
-# calls before the first recorded step of each connection, by the kind of script
-PREPARED: dict[str, list[str]] = {
-    "p_bound": ["bind()"],
-    "s01_syncnt": ["bind()", "setsockopt(TCP_SYNCNT,{n})"],
-    "u04_user_timeout_syn": ["bind()", "setsockopt(TCP_USER_TIMEOUT,2500)"],
-    "d03_defer_accept_client": ["bind()", "setsockopt(TCP_DEFER_ACCEPT,3)"],
-    "v10_hoplimit": ["bind()", "setsockopt(IPV6_UNICAST_HOPS,7)"],
-    "k08_cookie": ["listen(5)"],
-    "n02_synack": ["listen(5)"],
-    "k09_cookie": ["sysctl(net.ipv4.tcp_syncookies,2)"],
-    "q01_third_ack_delayed": ["bind()", "setsockopt(TCP_QUICKACK,0)"],
-}
-# calls after a recorded one: (script, call, the calls the script did not write down)
-HIDDEN: tuple[tuple[str, str, list[str]], ...] = (
-    ("p_disconnected", "accept()", ["connect(AF_UNSPEC)"]),
-    ("d01_defer_accept", "listen(5)", ["setsockopt(TCP_DEFER_ACCEPT,{n})"]),
-    ("y06_rto_min", "listen(5)", ["setsockopt(TCP_RTO_MIN_US,20000)"]),
-)
-# calls that a note tells of: (script, note, connection's calls before its next step)
-# scripts whose client leaves the port to connect()
-UNBOUND = ("p_fresh",)
-# scripts in which each SYN comes from another port
-MANY_PEERS = ("k05_synq_full",)
-TOLD: tuple[tuple[str, str, list[str]], ...] = (
-    ("i01_", r"RECVERR 1", ["bind()", "setsockopt(RECVERR,1)"]),
-    ("i02_", r"RECVERR 1", ["bind()", "setsockopt(RECVERR,1)"]),
-    ("f23_", r"connecting", ["setsockopt(RECVERR,1)"]),
-    # a send buffer of fixed size: the kernel's did not grow with its cwnd
-    ("f23_", r"send buffer pressure", ["listener setsockopt(SO_SNDBUF,20000)"]),
-    ("f17_", r"on a listener (\d+)", ["listener setsockopt(TCP_MAXSEG,{n})"]),
-    ("d03_", r"TCP_QUICKACK 0 instead", ["setsockopt(TCP_DEFER_ACCEPT,0)", "setsockopt(TCP_QUICKACK,0)"]),
-)
 
 
-def granularity(delay_ns: int) -> int:
-    """How coarse the timer wheel is for a delay."""
-    ticks = delay_ns // TICK
-    return (0 if ticks < 63 else 8 if ticks < 504 else 64 if ticks < 4032 else 512) * TICK
-
-
-class ScriptLink:
-    """A TAP without offloads: keeps what the stack sends, and gives it what the script says."""
-
-    def __init__(self, runtime: VirtualRuntime, mtu: int) -> None:
-        self.runtime = runtime
-        self.name = "t0"
-        self.mac = wire.OUR_MAC
-        self.mtu = mtu
-        self.features = 0
-        self.gso_max_size = 65536
-        self.sent: deque[tuple[int, bytes]] = deque()
-        self.rx: Callable[[RxFrame], None]  # set by the interface
-        self.rx_end: Callable[[], None]
-
-    def fileno(self) -> int:
-        return -1
-
-    def poll(self, budget: int) -> int:
-        return 0
-
-    def send(self, frames: Sequence[TxFrame]) -> int:
-        for frame in frames:
-            for data in segment(frame):
-                self.sent.append((self.runtime.heap.now_ns, bytes(data)))
-        return len(frames)
-
-    def close(self) -> None:
-        """Nothing to give back."""
-
-    def inject(self, data: bytes, gso_size: int = 0) -> None:
-        """The peer writes a frame; the stack takes it in a pass of its own."""
-        self.runtime.heap.call_later(0, lambda: self._deliver(data, gso_size))
-        self.runtime.run_for(0)
-
-    def _deliver(self, data: bytes, gso_size: int) -> None:
-        self.rx(RxFrame(memoryview(data), GSO_TCPV4 if gso_size else 0, gso_size))
-        self.rx_end()
-
-
-class Conn:
-    """One connection of a case: the script's socket and what both sides' numbers are relative to."""
-
-    def __init__(self, number: int, family: int) -> None:
-        self.number = number
-        self.family = family
-        self.peer_port = 30000 + number
-        self.port = 10000 + number
-        self.sk: Sock | None = None
-        self.listener: Sock | None = None
-        self.edges: calls.Edges | None = None
-        self.isn: int | None = None  # ours
-        self.scale = 0  # ours, once both sides agreed
-        self.peer_scale = 0
-        self.syn_scales: dict[str, int | None] = {}
-        self.echo: dict[int, int] = {}  # the kernel's TSval -> ours
-        self.ts_offset: int | None = None
-        self.flow: dict[int, int] = {}
-        self.sent: deque[tuple[int, dict[str, Any]]] = deque()
-        self.expected: deque[tuple[int, dict[str, Any]]] = deque()
-        self.ends: set[int] = set()  # relative numbers at which writes ended
-        self.written = 1
-        self.last_event = 0  # when the last thing happened, in the recording's time
-        self.linger: tuple[Sock, int, int] | None = None  # socket, begin and end of a close() that waits
-        self.lingered_ns = 0
-        self.before_listen: list[str] = []
-
-
-class Replay:
+class Replay(Program):
     """One case against one stack. `differences` is empty when they agree."""
 
     def __init__(self, case: dict[str, Any], phase_ns: int = 0) -> None:
-        self.case = case
-        self.name: str = case["name"]
-        number = re.search(r"_(\d+)$", self.name)
-        self.number = number[1] if number else ""
-        self.steps: list[dict[str, Any]] = case["steps"]
-        self.setup: dict[str, Any] = case["setup"]
-        self.family = int(self.setup.get("ip", 4))
-        self.runtime = VirtualRuntime()
-        self.runtime.heap.now_ns = 98_304 * MS + phase_ns
-        self.start = self.runtime.heap.now_ns
+        super().__init__(case, phase_ns)
         self.skew = 0
-        self.stack = Stack(self.runtime, seed=79)
-        for name, value in self._sysctls():
-            sysctl.set_(self.stack.sysctl, name, value)
-        self.link = ScriptLink(self.runtime, self.setup.get("mtu", 1500))
-        self.dev = self.stack.add_interface(self.link, ["10.79.0.1/24", "fd00:79::1/64"] if self.link.mtu >= 1280 else ["10.79.0.1/24"], tx_mode="orphan")
-        for family, table in ((4, self.dev.neigh4), (6, self.dev.neigh6)):
-            table.add_permanent(PEER[family], wire.PEER_MAC)
-        self.runtime.run_for(0)
-        self.link.sent.clear()
-        self.conns: dict[int, Conn] = {}
-        self.local: Sock | None = None  # a listener on the loopback
-        self.current = 0  # the connection of a step that names none
-        self.history: deque[str] = deque(maxlen=10)
+        self.step: dict[str, Any] = {}
         self.differences: list[str] = []
         self.resets = self._implied_resets()
-
-    def _sysctls(self) -> list[tuple[str, Any]]:
-        found = list(self.setup.get("sysctl", {}).items()) + [(name, value) for name, value in self.setup.items() if name.startswith("tcp_")]
-        return [(name if name.startswith("net.") else f"net.ipv4.{name}", value) for name, value in found]
-
-    # ------------------------------------------------------------ connections
-
-    def conn(self, step: dict[str, Any]) -> Conn:
-        number = step.get("conn", self.current)
-        conn = self.conns.get(number)
-        if conn is None:
-            conn = self.conns[number] = Conn(number, self.family)
-            own = any(s.get("conn", 0) == number and re.match(r"listen|connect|setsockopt", str(s.get("app"))) for s in self.steps)
-            shared = next((c for c in reversed(list(self.conns.values())) if c.listener is not None), None)
-            if not own and shared is not None:
-                conn.port = shared.port
-            family = re.match(r"IPv([46]) (?:active|passive)", str(step.get("note")))
-            if family:
-                conn.family = int(family[1])
-            if self.name.startswith("v10") and number == 1:
-                self._dual_stack(conn)
-            else:
-                self.prepare(conn)
-        return conn
-
-    def _dual_stack(self, conn: Conn) -> None:
-        """An IPv6 listener on the wildcard that an IPv4 peer will connect to."""
-        conn.family = 4
-        sk = conn.listener = self.stack.new_sock(6)
-        api.bind(sk, b"", conn.port)
-        api.listen(sk, 5)
-
-    def prepare(self, conn: Conn) -> None:
-        for prefix, texts in PREPARED.items():
-            if self.name.startswith(prefix):
-                for text in texts:
-                    self.call(conn, text.format(n=self.number), None)
-
-    def _implied_resets(self) -> dict[int, list[int]]:
-        """Index of a step -> connections whose socket the script reset just before it: their RST follows another connection's step."""
-        found: dict[int, list[int]] = {}
-        first: dict[int, int] = {}
-        last = -1
-        for i, step in enumerate(self.steps):
-            number = step.get("conn", 0)
-            first.setdefault(number, i)
-            if "kernel" not in step:
-                last = i
-            elif step["kernel"]["flags"].startswith("R") and last >= 0 and self.steps[last].get("conn", 0) != number:
-                began = first[self.steps[last].get("conn", 0)]
-                if all(s.get("conn", 0) != number or "kernel" in s for s in self.steps[began:i]):
-                    found.setdefault(began, []).append(number)
-        return found
-
-    def _between(self, i: int, step: dict[str, Any]) -> None:
-        """When the script turns to a new connection it resets the one before; of some states that is silent."""
-        for number in self.resets.get(i, ()):
-            self.abort(self.conns[number])
-        number = step.get("conn", 0)
-        if number in self.conns or "conn" not in step:
-            return
-        for conn in self.conns.values():
-            if conn.sk is not None and conn.sk.state in SILENT and not any(s.get("conn", 0) == conn.number for s in self.steps[i:]):
-                self.abort(conn)
-
-    def abort(self, conn: Conn) -> None:
-        """What the script does with a connection it is done with."""
-        for sk in (conn.sk, conn.listener):
-            if sk is not None:
-                api.setsockopt(sk, *calls.option_key("SO_LINGER", 4), b"\1\0\0\0\0\0\0\0")
-                api.close(sk)
-        conn.sk = conn.listener = None
-        self.stack.flush()
-
-    # ------------------------------------------------------------ the steps
 
     def time(self, step: dict[str, Any]) -> int:
         return self.start + int(step["t"] * 1_000_000_000)
@@ -278,6 +62,33 @@ class Replay:
                 self.conn(step).last_event = int(step["t"] * 1_000_000_000)
         self._end()
         return self
+
+    def _between(self, i: int, step: dict[str, Any]) -> None:
+        """When the script turns to a new connection it resets the one before; of some states that is silent."""
+        for number in self.resets.get(i, ()):
+            self.abort(self.conns[number])
+        number = step.get("conn", 0)
+        if number in self.conns or "conn" not in step:
+            return
+        for conn in self.conns.values():
+            if conn.sk is not None and conn.sk.state in SILENT and not any(s.get("conn", 0) == conn.number for s in self.steps[i:]):
+                self.abort(conn)
+
+    def _implied_resets(self) -> dict[int, list[int]]:
+        """Index of a step -> connections whose socket the script reset just before it: their RST follows another connection's step."""
+        found: dict[int, list[int]] = {}
+        first: dict[int, int] = {}
+        last = -1
+        for i, step in enumerate(self.steps):
+            number = step.get("conn", 0)
+            first.setdefault(number, i)
+            if "kernel" not in step:
+                last = i
+            elif step["kernel"]["flags"].startswith("R") and last >= 0 and self.steps[last].get("conn", 0) != number:
+                began = first[self.steps[last].get("conn", 0)]
+                if all(s.get("conn", 0) != number or "kernel" in s for s in self.steps[began:i]):
+                    found.setdefault(began, []).append(number)
+        return found
 
     def _wait(self, step: dict[str, Any]) -> None:
         """Let time pass up to a step, and further until the frames the script had read before it are there."""
@@ -550,140 +361,6 @@ class Replay:
                 for more in hidden:
                     self.call(conn, more.format(n=self.number), None)
 
-    def socket(self, conn: Conn) -> Sock:
-        """The socket the script works with; made when there is none."""
-        sk = conn.sk or conn.listener
-        if sk is None:
-            sk = conn.sk = self.stack.new_sock(conn.family)
-            sk.reuseaddr = True
-            sk.v6only = conn.family == 6
-        return sk
-
-    def call(self, conn: Conn, text: str, want: Any) -> Any:
-        match = re.match(r"(\w+)(?:\(([^)]*)\))?(.*)", text)
-        assert match is not None
-        name, args, rest = match[1], [part.strip() for part in (match[2] or "").split(",")], match[3].strip()
-        self.stack.now()
-        self.history.append(f"{(self.runtime.heap.now_ns - self.start) / 1e9:.6f} [{conn.number}] {text}")
-        try:
-            special: Callable[[Conn, list[str], str, Any], Any] | None = getattr(self, f"_call_{name}", None)
-            got = special(conn, args, rest, want) if special else calls.plain(self.socket(conn), self.family, name, args)
-        except OSError as error:
-            got = calls.error_name(error.errno or 0)
-        self.stack.flush()
-        self.runtime.run_for(0)
-        if name == "send" and isinstance(got, int):
-            conn.written += got
-            conn.ends.add(conn.written)
-        return got
-
-    def _call_bind(self, conn: Conn, args: list[str], rest: str, want: Any) -> str:
-        # the tested call asks for another port than the one the script took itself
-        api.bind(self.socket(conn), OURS[conn.family], conn.port if want is None else 20000 + conn.number)
-        return "ok"
-
-    def _call_sysctl(self, conn: Conn, args: list[str], rest: str, want: Any) -> str:
-        sysctl.set_(self.stack.sysctl, args[0], args[1])
-        return "ok"
-
-    def _call_listen(self, conn: Conn, args: list[str], rest: str, want: Any) -> str:
-        if want is None:
-            if conn.listener is not None:
-                api.close(conn.listener)
-            sk = conn.listener = self.stack.new_sock(conn.family)
-            sk.reuseaddr = True
-            sk.v6only = conn.family == 6
-            conn.sk = None
-            for name, value in self.setup.items():
-                if name.endswith(" before listen") and value is not None:
-                    calls.set_option(sk, name.split()[0], str(value))
-            api.bind(sk, OURS[conn.family], conn.port)
-            for text in conn.before_listen:
-                self.call(conn, text, None)
-        api.listen(self.socket(conn), int(args[0]))
-        return "ok"
-
-    def _call_accept(self, conn: Conn, args: list[str], rest: str, want: Any) -> Any:
-        lsk = conn.listener
-        if lsk is None and conn.sk is None:
-            lsk = next((c.listener for c in reversed(list(self.conns.values())) if c.listener is not None), None)
-        if lsk is None or lsk.state != const.LISTEN or (conn.sk is not None and want in ("EINVAL", "ok")):
-            # a call that is tried on the socket under test
-            lsk = self.socket(conn)
-        child = api.accept(lsk)
-        if want == "ok":
-            # the script did not keep it
-            api.close(child)
-            return "ok"
-        conn.sk = child
-        return 0
-
-    def _call_connect(self, conn: Conn, args: list[str], rest: str, want: Any) -> str:
-        if args[0] == "AF_UNSPEC":
-            api.disconnect(self.socket(conn))
-            return "ok"
-        if args[0].startswith("127.0.0.1:"):
-            return self._call_connect_loopback(int(args[0].split(":")[1]))
-        if len(args) == 2:
-            api.connect(self.socket(conn), parse_ip(args[0]) if args[0] != "0.0.0.0" else b"", int(args[1]))
-            return "ok"
-        sk = conn.sk or conn.listener
-        if sk is None or (conn.sk is not None and conn.sk.state == const.CLOSE and not sk.bound_port and not self.name.startswith("p_")):
-            sk = self.socket(conn)
-            for name, value in self.setup.items():
-                if name.endswith(" before connect") and value is not None:
-                    calls.set_option(sk, name.split()[0], str(value))
-            if "ip_local_port_range" not in self.setup.get("sysctl", {}) and not self.name.startswith(UNBOUND):
-                api.bind(sk, OURS[conn.family], conn.port)
-        try:
-            api.connect(sk, PEER[conn.family], conn.peer_port)
-        finally:
-            if "ip_local_port_range" in self.setup.get("sysctl", {}):
-                conn.port = sk.sport or conn.port
-        return "ok"
-
-    def _call_connect_loopback(self, port: int) -> str:
-        """A client and a server on this host: the client closes first, then the server."""
-        if self.local is None:
-            self.local = self.stack.new_sock(4)
-            api.bind(self.local, parse_ip("127.0.0.1"), port)
-            api.listen(self.local, 5)
-        client = self.stack.new_sock(4)
-        try:
-            api.connect(client, parse_ip("127.0.0.1"), port)
-        except BlockingIOError:
-            self.stack.flush()
-            self.runtime.run_for(MS // 10)
-        api.connect(client, b"", 0)
-        server = api.accept(self.local)
-        for sk in (client, server):
-            api.close(sk)
-            self.stack.flush()
-            self.runtime.run_for(MS // 10)
-        return "ok"
-
-    def _call_close(self, conn: Conn, args: list[str], rest: str, want: Any) -> Any:
-        if rest:
-            seconds = int(conn.lingered_ns / 1e8 + 0.5) / 10
-            return f"after about {seconds} s"
-        sk = self.socket(conn)
-        wait = api.close(sk)
-        if wait:
-            now = self.runtime.heap.now_ns
-            conn.linger = (sk, now, now + wait)
-            self.runtime.heap.call_later(wait, self.runtime.kick)
-        conn.sk = None
-        if sk is conn.listener:
-            conn.listener = None
-        return "ok"
-
-    def _call_epoll_wait(self, conn: Conn, args: list[str], rest: str, want: Any) -> str:
-        if conn.edges is None:
-            conn.edges = calls.Edges(self.socket(conn))
-        return conn.edges.wait()
-
-    # ------------------------------------------------------------ what is said of the connection
-
     def _info(self, conn: Conn, step: dict[str, Any]) -> None:
         sk = self.socket(conn)
         info = api.tcp_info(sk)
@@ -779,22 +456,6 @@ def _masked(packet: bytes) -> bytes:
     mac = len(packet) % 4 and packet[:14]
     ip = packet[len(mac) if mac else 0 :]
     return bytes(ip[:4]) + ip[6:10] + ip[12:20] + ip[28:36] + ip[38:] if ip else b""
-
-
-def tick_phase(steps: list[dict[str, Any]]) -> int:
-    """Where in a tick the case began, ns: its timers fired at tick boundaries, and were read some 30 us later."""
-    cause = 0
-    late = []
-    for step in steps:
-        at = int(step["t"] * 1_000_000_000)
-        if "kernel" not in step:
-            cause = at
-        elif at - cause > MS:
-            late.append(at % TICK)
-    if not late:
-        return 0
-    boundary = max(late, key=lambda r: (sum((other - r) % TICK < MS // 4 for other in late), -r))
-    return (30_000 - boundary) % TICK
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def test_an_accepted_connection_has_the_listeners_options() -> None:
 
 def altered(name: str, kind: str, change: Any) -> dict[str, Any]:
     """A recording in which the last step of a kind is told differently."""
-    case = json.loads(FILES[name].read_text())
+    case: dict[str, Any] = json.loads(FILES[name].read_text())
     step = next(step for step in reversed(case["steps"]) if kind in step)
     change(step)
     return {"name": name} | case
