@@ -2,8 +2,9 @@
 
 Lookup prefers a connected endpoint, then one bound to the address, then to the device, then the
 wildcard; of equals the latest bound, or with SO_REUSEPORT the one that the flow's hash chooses.
-Broadcast and multicast go to every match. A datagram for nobody is answered by port unreachable. Bad checksums of longer datagrams are found when they are read, as in
-Linux, which counts and drops only what it had to sum at arrival anyway.
+Broadcast and multicast go to every match. A datagram for nobody is answered by port unreachable. Bad
+checksums of longer datagrams are found when they are read, as in Linux, which counts and drops only
+what it had to sum at arrival anyway.
 Counters: Udp*, Udp6*.
 """
 
