@@ -18,6 +18,7 @@ import pytcp
 COMMANDS: Mapping[str, str] = {
     "demo": "The main job: real data to and from a Linux peer, checked.",
     "doctor": "What is missing on this machine, and what to do about it.",
+    "drill": "Run packetdrill scripts on pytcp, or on this machine's kernel.",
     "http": "Serve a folder, or fetch a URL, over pytcp.",
     "nc": "Connect or listen, and copy standard input and output.",
     "ping": "Send ICMP echo requests.",

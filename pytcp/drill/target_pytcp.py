@@ -1,0 +1,440 @@
+"""The pytcp target: a whole `Stack` in virtual time, its device a wire that ends in the script.
+
+Nothing in the stack knows that it is tested. The device is a link of bare IP packets, as a TUN is, with the same habits:
+frames count as completed when the device is given them, and super-segments are cut by the host. Time passes only while
+the runner waits, event by event, so that a script takes milliseconds and every time in it is exact.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from pytcp.clock.virtual import VirtualRuntime
+from pytcp.link.frame import CSUM_NONE, GSO_NONE, GSO_TCPV4, GSO_TCPV6, RxFrame, TxFrame
+from pytcp.net.stack import Stack
+from pytcp.sockets.socket import Socket
+from pytcp.tcp import api
+from pytcp.tcp.const import MSG_WAITALL
+from pytcp.tcp.info import TcpInfo
+
+from .blocking import Sleeper, Waits
+from .constants import NAMES
+from .epoll import Epoll
+from .errors import Unsupported
+from .interpreter import Shell
+from .target import Addr, Null, Pending, Setup
+
+if TYPE_CHECKING:
+    from pytcp.tcp.sock import Sock
+
+BOOT_NS = 1_000_000_000_000  # the host has been up for so long when a script starts
+SOCK_NONBLOCK = 0o4000
+SOCK_CLOEXEC = 0o2000000
+O_NONBLOCK = os.O_NONBLOCK
+MSG_DONTWAIT = 0x40
+MSG_UNKNOWN = {"MSG_FASTOPEN": 0x20000000, "MSG_ZEROCOPY": 0x4000000, "MSG_ERRQUEUE": 0x2000}
+POLLIN, POLLOUT, POLLERR, POLLHUP = select.POLLIN, select.POLLOUT, select.POLLERR, select.POLLHUP
+
+
+class Wire:
+    """The device: packets of the stack are captured, packets of the script arrive."""
+
+    def __init__(self, heap: Any, mtu: int) -> None:
+        self.heap = heap
+        self.name = "tun0"
+        self.mac = b""
+        self.mtu = mtu
+        self.features = 0
+        self.gso_max_size = 65536
+        self.rx: Callable[[RxFrame], None] = lambda frame: None
+        self.rx_end: Callable[[], None] = lambda: None
+        self.captured: deque[tuple[int, bytes]] = deque()
+        self.start_ns = 0
+
+    def fileno(self) -> int:
+        return -1
+
+    def poll(self, budget: int) -> int:
+        return 0
+
+    def send(self, frames: Sequence[TxFrame]) -> int:
+        now = self.heap.now_ns - self.start_ns
+        self.captured.extend((now, b"".join((frame.head, *frame.parts))) for frame in frames)
+        return len(frames)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class Descriptor:
+    """An open socket of the script: the stack's, and what a file description keeps beside it."""
+
+    def __init__(self, sock: Socket, nonblocking: bool) -> None:
+        self.sock = sock
+        self.nonblocking = nonblocking
+        self.watchers: list[Callable[[int], None]] = []
+        sock.notify = self._notify
+
+    def _notify(self, mask: int) -> None:
+        for watcher in tuple(self.watchers):
+            watcher(mask)
+
+    def mask(self) -> int:
+        return self.sock.poll()
+
+
+class Buffer:
+    """One end of a pipe, or a file: bytes in memory."""
+
+    def __init__(self, data: bytearray) -> None:
+        self.data = data
+        self.offset = 0
+
+
+class PytcpTarget:
+    """See the module."""
+
+    name = "pytcp"
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.runtime = VirtualRuntime()
+        self.runtime.heap.now_ns = BOOT_NS
+        self.wire = Wire(self.runtime.heap, setup.mtu)
+        self.captured = self.wire.captured
+        self.stack: Stack
+        self.shells: Shell
+        self.calls = PytcpCalls(self)
+        self._sleepers: list[Sleeper] = []
+
+    # --- the run ---
+
+    def open(self) -> None:
+        setup = self.setup
+        self.stack = Stack(self.runtime, seed=1)
+        dev = self.stack.add_interface(self.wire, [f"{setup.local}/{setup.prefix}"], tx_mode="orphan", ipv6=False)
+        host = "32" if setup.family4 else "128"
+        self.stack.add_route(f"{setup.remote}/{host}", setup.gateway, dev)
+        self.shells = Shell(self.stack, setup)
+
+    def close(self) -> None:
+        for sleeper in self._sleepers:
+            sleeper.abandon()
+        self.stack.close()
+
+    def start(self) -> None:
+        self.runtime.run_for(0)
+        self.captured.clear()
+        self.wire.start_ns = self.runtime.heap.now_ns
+
+    def now(self) -> int:
+        return self.runtime.heap.now_ns - self.wire.start_ns
+
+    def wait(self, until_ns: int, done: Callable[[], bool]) -> None:
+        runtime = self.runtime
+        until = until_ns + self.wire.start_ns
+        while not done():
+            if not runtime.step(until):
+                runtime.heap.now_ns = max(runtime.heap.now_ns, until)
+                return
+            self._resume()
+
+    def settle(self) -> None:
+        """Run what is due at this very instant: softirq follows a system call or an interrupt at once."""
+        while self.runtime.step(self.runtime.heap.now_ns):
+            self._resume()
+
+    def _resume(self) -> None:
+        if self._sleepers:
+            self._sleepers = [sleeper for sleeper in self._sleepers if not sleeper.resume()]
+
+    def inject(self, data: bytes, gso_size: int) -> None:
+        kind = GSO_NONE
+        if gso_size:
+            kind = GSO_TCPV4 if self.setup.family4 else GSO_TCPV6
+        frame = RxFrame(memoryview(data), kind, gso_size, CSUM_NONE)
+        self.runtime.heap.call_later(0, lambda: self._arrive(frame))
+        self.settle()
+
+    def _arrive(self, frame: RxFrame) -> None:
+        self.wire.rx(frame)
+        self.wire.rx_end()
+
+    def begin(self, function: Callable[..., Any], *args: Any) -> Pending:
+        sleeper = Sleeper(function, args, self.now)
+        if not sleeper.pending.done:
+            self._sleepers.append(sleeper)
+        self.settle()
+        return sleeper.pending
+
+    def shell(self, text: str, cleanup: bool) -> None:
+        for delay_ns in self.shells.run(text):
+            self.wait(self.now() + delay_ns, lambda: False)
+
+    def info(self, handle: Descriptor) -> dict[str, int]:
+        if handle.sock.sk is None:
+            return {}
+        self.stack.now()
+        info = handle.sock.info()
+        return {field.name: getattr(info, field.name) for field in fields(TcpInfo)}
+
+
+class _Host:
+    """The stack as `Socket` wants it."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.now = stack.now
+        self.flush = stack.flush
+        self.new_sock: Callable[[int], Sock] = stack.new_sock
+
+    def opened(self, socket: Socket) -> None:
+        """The stack's end closes them all."""
+
+    def closed(self, socket: Socket) -> None:
+        """Nothing is counted here."""
+
+
+def _bad(code: int) -> OSError:
+    return OSError(code, os.strerror(code))
+
+
+def _would_block(error: OSError) -> bool:
+    return error.errno in (errno.EAGAIN, errno.EINPROGRESS, errno.EALREADY)
+
+
+class PytcpCalls:
+    """System calls on the stack's sockets; those that block are generators (`blocking`)."""
+
+    def __init__(self, target: PytcpTarget) -> None:
+        self.target = target
+        self._host: _Host | None = None
+        self._epolls: list[Epoll] = []
+
+    def _check_flags(self, flags: int) -> None:
+        for name, bit in MSG_UNKNOWN.items():
+            if flags & bit:
+                raise Unsupported(f"{name}: pytcp does not have it")
+
+    # --- opening ---
+
+    def socket(self, family: int, kind: int, proto: int) -> Descriptor:
+        if self._host is None:
+            self._host = _Host(self.target.stack)
+        if kind & ~(SOCK_NONBLOCK | SOCK_CLOEXEC) != 1 or proto not in (0, 6):
+            raise Unsupported(f"socket(..., {kind}, {proto}): only TCP sockets")
+        return Descriptor(Socket(self._host, family), bool(kind & SOCK_NONBLOCK))
+
+    def bind(self, handle: Descriptor, address: Addr) -> int:
+        handle.sock.bind(address)
+        return 0
+
+    def listen(self, handle: Descriptor, backlog: int) -> int:
+        handle.sock.listen(backlog)
+        return 0
+
+    def accept(self, handle: Descriptor, flags: int) -> Waits:
+        while True:
+            try:
+                child, _ = handle.sock.accept()
+            except BlockingIOError:
+                if handle.nonblocking:
+                    raise
+                yield
+            else:
+                return Descriptor(child, bool(flags & SOCK_NONBLOCK))
+
+    def connect(self, handle: Descriptor, address: Addr | None) -> Waits:
+        if address is None:
+            handle.sock.disconnect()
+            return 0
+        while True:
+            try:
+                handle.sock.connect(address)
+            except OSError as error:
+                if handle.nonblocking or not _would_block(error):
+                    raise
+                yield
+            else:
+                return 0
+
+    # --- data ---
+
+    def send(self, handle: Descriptor | Buffer, parts: list[bytes] | Null, flags: int, call: str, address: Addr | None) -> Waits:
+        self._check_flags(flags)
+        if isinstance(handle, Buffer):
+            assert not isinstance(parts, Null)
+            handle.data += b"".join(parts)
+            return sum(map(len, parts))
+        if isinstance(parts, Null):
+            raise Unsupported("a NULL buffer: sockets of pytcp take Python buffers")
+        data = memoryview(b"".join(parts))
+        wait = not (handle.nonblocking or flags & MSG_DONTWAIT)
+        sent = 0
+        while True:
+            try:
+                sent += handle.sock.send(bytes(data[sent:]), flags & ~MSG_DONTWAIT)
+            except OSError as error:
+                if not _would_block(error):
+                    if sent:
+                        return sent
+                    raise
+                if not wait:
+                    if sent:
+                        return sent
+                    raise
+            if sent >= len(data) or not wait:
+                return sent
+            yield
+            while not handle.sock.poll() & (POLLOUT | POLLERR | POLLHUP):
+                yield
+
+    def recv(self, handle: Descriptor | Buffer, size: int | Null, flags: int, call: str) -> Waits:
+        self._check_flags(flags)
+        if isinstance(size, Null):
+            raise Unsupported("a NULL buffer: sockets of pytcp take Python buffers")
+        if isinstance(handle, Buffer):
+            data = bytes(handle.data[handle.offset : handle.offset + size])
+            handle.offset += len(data)
+            return data
+        wait = not (handle.nonblocking or flags & MSG_DONTWAIT)
+        got = b""
+        while True:
+            try:
+                piece = handle.sock.recv(size - len(got), flags & ~(MSG_DONTWAIT | MSG_WAITALL))
+            except BlockingIOError:
+                if not wait:
+                    if got:
+                        return got
+                    raise
+                yield
+                continue
+            got += piece
+            if not flags & MSG_WAITALL or not piece or len(got) >= size:
+                return got
+
+    def recvmsg(self, handle: Descriptor, size: int, control: int, flags: int) -> Waits:
+        data = yield from self._wrapped(self.recv(handle, size, flags, "recvmsg"))
+        return data, [], 0
+
+    def _wrapped(self, generator: Any) -> Waits:
+        return (yield from generator) if isinstance(generator, Generator) else generator
+
+    # --- options and the rest ---
+
+    def setsockopt(self, handle: Descriptor, level: int, name: int, value: int | bytes) -> int:
+        self._known_option(level, name)
+        handle.sock.setsockopt(level, name, value)
+        return 0
+
+    def getsockopt(self, handle: Descriptor, level: int, name: int, size: int) -> bytes:
+        self._known_option(level, name)
+        value = handle.sock.getsockopt(level, name, max(size, 1))
+        assert isinstance(value, bytes)
+        return value
+
+    def _known_option(self, level: int, name: int) -> None:
+        for text in ("SO_ZEROCOPY", "SO_TIMESTAMPING"):
+            if level == 1 and name == NAMES[text]:
+                raise Unsupported(f"{text}: pytcp does not have it")
+        for text in ("TCP_FASTOPEN", "TCP_FASTOPEN_CONNECT", "TCP_FASTOPEN_KEY", "TCP_FASTOPEN_NO_COOKIE", "TCP_INQ", "TCP_MD5SIG", "TCP_ZEROCOPY_RECEIVE"):
+            if level == 6 and name == NAMES[text]:
+                raise Unsupported(f"{text}: pytcp does not have it")
+
+    def shutdown(self, handle: Descriptor, how: int) -> int:
+        handle.sock.shutdown(how)
+        return 0
+
+    def close(self, handle: Descriptor | Buffer | Epoll) -> Waits:
+        if isinstance(handle, Descriptor):
+            for epoll in self._epolls:
+                epoll.forget(handle)
+            linger_ns = handle.sock.begin_close()
+            deadline = self.target.now() + linger_ns
+            if linger_ns:
+                self.target.runtime.heap.call_later(linger_ns, lambda: None)
+                while handle.sock.lingering() and self.target.now() < deadline:
+                    yield
+                handle.sock.end_close()
+        return 0
+
+    def getfl(self, handle: Descriptor) -> int:
+        return os.O_RDWR | (O_NONBLOCK if handle.nonblocking else 0)
+
+    def setfl(self, handle: Descriptor, flags: int) -> int:
+        handle.nonblocking = bool(flags & O_NONBLOCK)
+        return 0
+
+    def ioctl(self, handle: Descriptor, request: int) -> int:
+        sk = handle.sock.check_open()
+        if request == NAMES["SIOCINQ"]:
+            if sk.state == 10:
+                raise _bad(errno.EINVAL)
+            return api.inq(sk)
+        if request == NAMES["SIOCOUTQ"]:
+            return api.outq(sk)
+        if request == NAMES["SIOCOUTQNSD"]:
+            return api.outq_unsent(sk)
+        if request == NAMES["SIOCATMARK"]:
+            return int(api.at_mark(sk))
+        raise Unsupported(f"ioctl {request:#x}")
+
+    # --- readiness ---
+
+    def _deadline(self, timeout_ms: int) -> int | None:
+        if timeout_ms < 0:
+            return None
+        if timeout_ms:
+            self.target.runtime.heap.call_later(timeout_ms * 1_000_000, lambda: None)
+        return self.target.now() + timeout_ms * 1_000_000
+
+    def poll(self, handles: list[tuple[Descriptor, int]], timeout_ms: int) -> Waits:
+        deadline = self._deadline(timeout_ms)
+        while True:
+            found = [handle.mask() & (events | POLLERR | POLLHUP) for handle, events in handles]
+            if any(found) or (deadline is not None and self.target.now() >= deadline):
+                return found
+            yield
+
+    def epoll_create(self) -> Epoll:
+        self._epolls.append(Epoll())
+        return self._epolls[-1]
+
+    def epoll_ctl(self, epoll: Epoll, op: int, handle: Descriptor, events: int, data: int) -> int:
+        epoll.control(op, handle, events, data)
+        return 0
+
+    def epoll_wait(self, epoll: Epoll, most: int, timeout_ms: int) -> Waits:
+        deadline = self._deadline(timeout_ms)
+        while True:
+            found = epoll.harvest(most)
+            if found or (deadline is not None and self.target.now() >= deadline):
+                return found
+            yield
+
+    # --- files and pipes ---
+
+    def pipe(self) -> tuple[Buffer, Buffer]:
+        data = bytearray()
+        return Buffer(data), Buffer(data)
+
+    def open(self, path: str, flags: int) -> Buffer:
+        content = self.target.shells.files.get(path)
+        if content is None:
+            raise Unsupported(f"open({path!r}): only files the script has made with dd")
+        return Buffer(bytearray(content))
+
+    def splice(self, source: Descriptor | Buffer, sink: Descriptor | Buffer, size: int, flags: int) -> Any:
+        raise Unsupported("splice: pytcp does not have it")
+
+    def sendfile(self, sink: Descriptor, source: Buffer, offset: int | None, size: int) -> Waits:
+        start = source.offset if offset is None else offset
+        data = bytes(source.data[start : start + size])
+        if offset is None:
+            source.offset += len(data)
+        return self.send(sink, [data], 0, "sendfile", None)
