@@ -72,8 +72,9 @@ class SocketFactory(trio.abc.SocketFactory):
     def adopt(self, sock: stdlib.socket) -> trio.socket.SocketType:
         """A pytcp socket in the place of one of the standard library: same address, options and backlog.
 
-        The kernel's is closed. One that is connected, or of another family, stays the kernel's, in a
-        socket of trio's. Raises TypeError for other objects, OSError as `bind` and `listen`."""
+        The kernel's listens no more, and is closed with ours. One that is connected, or of another family,
+        stays the kernel's, in a socket of trio's. Raises TypeError for other objects, OSError as `bind` and
+        `listen`."""
         if type(sock) is not stdlib.socket or sock.family not in (AF_INET, AF_INET6) or sock.type not in CARRIED or _connected(sock):
             return _kernel(sock)
         made = self.socket(sock.family, sock.type, sock.proto)
@@ -83,7 +84,7 @@ class SocketFactory(trio.abc.SocketFactory):
         except BaseException:
             made.close()
             raise
-        sock.close()
+        made.stand_for(sock)
         return made
 
 
@@ -112,6 +113,7 @@ def _carry(sock: stdlib.socket, made: Socket | DatagramSocket) -> None:
         made.bind(address)
     if sock.getsockopt(SOL_SOCKET, SO_ACCEPTCONN):
         made.listen(struct.unpack_from("=I", sock.getsockopt(IPPROTO_TCP, _TCP_INFO, 104), _MAX_BACKLOG_AT)[0])
+        sock.shutdown(stdlib.SHUT_RD)  # of a listener: it keeps the port, and refuses connections
 
 
 @contextmanager

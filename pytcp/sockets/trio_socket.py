@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import operator
 import os
 import socket as stdlib
 from collections.abc import Awaitable, Callable, Iterable
@@ -45,7 +46,12 @@ class TrioSocket(trio.socket.SocketType):
         self._number = next(_numbers)
         self._shut = False
         self._waiter = Waiter()
+        self._stands_for: stdlib.socket | None = None
         sock.notify = self._waiter.notify
+
+    def stand_for(self, sock: stdlib.socket) -> None:
+        """Close `sock` with this one: who made it may still ask it for its address."""
+        self._stands_for = sock
 
     # --- what it is ---
 
@@ -240,15 +246,18 @@ class TrioSocket(trio.socket.SocketType):
         """Close; who waits on it gets ClosedResourceError. Harmless when done before."""
         self._number = -1
         self._sock.close()
+        if self._stands_for is not None:
+            self._stands_for.close()
 
     # --- receiving ---
 
     async def recv(self, buflen: int, flags: int = 0, /) -> bytes:
         """Received bytes, or a datagram."""
-        if buflen < 0:
+        size = operator.index(buflen)
+        if size < 0:
             raise ValueError("negative buffersize in recv")
         sock = self._sock
-        return await self._read(lambda: sock.recv(buflen, flags))
+        return await self._read(lambda: sock.recv(size, flags))
 
     async def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         """As `recv`, into a buffer."""
@@ -259,7 +268,8 @@ class TrioSocket(trio.socket.SocketType):
         sock = self._sock
         if isinstance(sock, Socket):
             return await self.recv(bufsize, flags), None
-        return await self._read(lambda: sock.recvfrom(bufsize, flags))
+        size = operator.index(bufsize)
+        return await self._read(lambda: sock.recvfrom(size, flags))
 
     async def recvfrom_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> tuple[int, Any]:
         """As `recvfrom`, into a buffer."""
@@ -279,7 +289,8 @@ class TrioSocket(trio.socket.SocketType):
         sock = self._sock
         if isinstance(sock, Socket):
             return await self.recv(bufsize, flags), [], 0, None
-        return await self._read(lambda: sock.recvmsg(bufsize, ancbufsize, flags))
+        size, room = operator.index(bufsize), operator.index(ancbufsize)
+        return await self._read(lambda: sock.recvmsg(size, room, flags))
 
     async def recvmsg_into(self, buffers: Iterable[Any], ancbufsize: int = 0, flags: int = 0, /) -> tuple[int, list[tuple[int, int, bytes]], int, Any]:
         """As `recvmsg`, into buffers that are filled one after the other."""
