@@ -16,12 +16,30 @@ import click
 import pytcp
 
 COMMANDS: Mapping[str, str] = {
+    "addr": "Addresses of a running stack, as ip addr.",
     "demo": "The main job: real data to and from a Linux peer, checked.",
     "doctor": "What is missing on this machine, and what to do about it.",
     "drill": "Run packetdrill scripts on pytcp, or on this machine's kernel.",
     "http": "Serve a folder, or fetch a URL, over pytcp.",
+    "link": "Interfaces of a running stack, as ip -s link.",
     "nc": "Connect or listen, and copy standard input and output.",
+    "neigh": "Neighbours of a running stack, as ip neigh.",
+    "nstat": "Counters of a running stack, as nstat; for Prometheus.",
     "ping": "Send ICMP echo requests.",
+    "route": "Routes of a running stack, as ip route.",
+    "ss": "Sockets of a running stack, as ss.",
+    "sysctl": "Settings of a running stack, as sysctl.",
+}
+
+# commands that do not live in a module of their name
+ELSEWHERE: Mapping[str, str] = {
+    "addr": "inspect.ip:addr",
+    "link": "inspect.ip:link",
+    "neigh": "inspect.ip:neigh",
+    "nstat": "inspect.nstat:command",
+    "route": "inspect.ip:route",
+    "ss": "inspect.ss:command",
+    "sysctl": "inspect.sysctl:command",
 }
 
 
@@ -34,7 +52,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"pytcp.cli.{cmd_name}").command
+        module, _, name = ELSEWHERE.get(cmd_name, f"{cmd_name}:command").partition(":")
+        command: click.Command = getattr(importlib.import_module(f"pytcp.cli.{module}"), name)
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
@@ -55,6 +74,8 @@ def cli() -> None:
 
     Commands that need a network make their own testbed: a namespace with a real Linux kernel in it, behind a TAP device,
     gone when they end (needs root). With --tap they attach to a TAP device of yours instead.
+
+    ss, nstat, sysctl, neigh, route, addr and link look into a stack that runs, in whatever program.
     """
 
 

@@ -59,7 +59,7 @@ def sockets(stack: Stack, protocols: tuple[str, ...] = ("tcp", "udp")) -> Iterat
     pauses between two sees the later ones as they are then.
     """
     if "udp" in protocols:
-        for udp in sorted(_udp_endpoints(stack), key=lambda sock: sock.family):
+        for udp in sorted(stack.udp.endpoints(), key=lambda sock: sock.family):
             if not udp.closed:
                 yield _udp(stack, udp)
     if "tcp" in protocols:
@@ -108,11 +108,6 @@ def tcp(stack: Stack, entry: Sock | Request | TimeWait) -> Facts:
         facts["inode"] = _cookie(entry.user)
         facts["fd"] = _descriptor(entry.user)
     return facts
-
-
-def _udp_endpoints(stack: Stack) -> list[UdpSocket]:
-    """Those that have a port; the others cannot receive anything."""
-    return [sock for same in stack.udp._by_port.values() for sock in same]
 
 
 def _udp(stack: Stack, sock: UdpSocket) -> Facts:
@@ -199,7 +194,7 @@ def sockstat(stack: Stack) -> Facts:
     entries = list(stack.table.values())
     socks = [*listeners, *(entry for entry in entries if isinstance(entry, Sock))]
     gauges = stack.mib.sockstat
-    endpoints = _udp_endpoints(stack)
+    endpoints = stack.udp.endpoints()
     return {
         "tcp": {4: sum(_shown_family(sk) == 4 for sk in socks), 6: sum(_shown_family(sk) == 6 for sk in socks)},
         "udp": {4: sum(sock.family == 4 for sock in endpoints), 6: sum(sock.family == 6 for sock in endpoints)},

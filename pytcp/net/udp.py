@@ -96,11 +96,14 @@ class UdpTable:
                 del self._by_port[sock.lport]
         self.ports.remove(sock, sock.lport)
 
+    def endpoints(self) -> list[UdpSocket]:
+        """Every endpoint that has a port; the others cannot receive anything."""
+        return [sock for same in self._by_port.values() for sock in same]
+
     def close(self) -> None:
         """Close every endpoint."""
-        for same in list(self._by_port.values()):
-            for sock in list(same):
-                sock.close()
+        for sock in self.endpoints():
+            sock.close()
 
     def lookup(self, local: bytes, lport: int, remote: bytes, rport: int, dev: Interface | None) -> UdpSocket | None:
         """The endpoint a unicast datagram belongs to."""

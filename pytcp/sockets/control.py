@@ -155,7 +155,7 @@ async def serve(stack: Stack, now: Callable[[], int], *, task_status: trio.TaskS
         listener.close()
         with contextlib.suppress(OSError):
             if path.stat().st_ino == made:
-                path.unlink()
+                rundir.remove(path)
 
 
 async def _accept(listener: trio.socket.SocketType, nursery: trio.Nursery, turns: trio.Semaphore, stack: Stack, now: Callable[[], int]) -> None:

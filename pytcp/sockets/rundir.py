@@ -102,8 +102,14 @@ def clean() -> None:
     number that means nothing here."""
     for pid, path in sockets():
         if not alive(pid) and refuses(path):
-            with contextlib.suppress(OSError):
-                path.unlink()
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a socket and what `pytcp nstat` remembers of its stack."""
+    for name in (path, path.with_suffix(".nstat")):
+        with contextlib.suppress(OSError):
+            name.unlink()
 
 
 def refuses(path: Path) -> bool:
@@ -120,7 +126,7 @@ def bind(listener: socket.socket, pid: int) -> Path:
         path = place / (f"{pid}.sock" if number == 1 else f"{pid}.{number}.sock")
         if path.exists() and refuses(path):
             # left by an earlier process of our number
-            path.unlink()
+            remove(path)
         try:
             listener.bind(str(path))
         except OSError as error:

@@ -1,0 +1,150 @@
+"""The asking side of the control socket: which stacks run, which one is meant, questions and answers.
+
+Nothing of the stack is imported here, so that `pytcp ss` starts as fast as a script may expect.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from pytcp.sockets import rundir
+
+F = TypeVar("F", bound=Callable[..., Any])
+PATIENCE = 10.0  # seconds without a word until a stack counts as stuck
+GREETING = 2.0  # the same, when only asked who it is
+
+
+@dataclass(frozen=True)
+class Running:
+    """A stack that can be asked."""
+
+    pid: int
+    path: Path
+    name: str = ""
+    command: str = ""
+    addresses: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What tells it from the others: its process, and which of the process's stacks."""
+        return self.path.stem
+
+    def describe(self) -> str:
+        where = ", ".join(self.addresses) or "no address"
+        return f"{self.label} ({self.name or '?'}, {where})"
+
+    def ask(self, verb: str, what: str, **more: object) -> Iterator[Any]:
+        """The values that answer one question. Raises click.ClickException when there is no answer, OSError when it is an error."""
+        return _ask(self.path, {verb: what, **more}, PATIENCE)
+
+
+def _ask(path: Path, question: dict[str, object], patience: float) -> Iterator[Any]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as conn:
+        conn.settimeout(patience)
+        try:
+            conn.connect(str(path))
+            conn.sendall(json.dumps(question).encode() + b"\n")
+            with conn.makefile("rb") as lines:
+                for line in lines:
+                    value = json.loads(line)
+                    if isinstance(value, dict) and "done" in value:
+                        return
+                    if isinstance(value, dict) and "error" in value:
+                        raise Answered(value["error"], value["message"])
+                    yield value
+        except TimeoutError:
+            raise click.ClickException(f"the stack of process {path.stem} does not answer") from None
+        except (ConnectionError, FileNotFoundError):
+            raise click.ClickException(f"the stack of process {path.stem} has ended") from None
+        except ValueError:
+            raise click.ClickException(f"the stack of process {path.stem} speaks another language: another version of pytcp?") from None
+    raise click.ClickException(f"the stack of process {path.stem} ended while it was answering")
+
+
+class Answered(OSError):
+    """The stack's own errno and words."""
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether what was asked for does not exist."""
+        return self.errno == errno.ENOENT
+
+
+def running() -> list[Running]:
+    """The stacks that can be asked, by process. One that is busy is listed without its name."""
+    found = []
+    for pid, path in rundir.sockets():
+        if rundir.refuses(path):
+            continue
+        try:
+            about = next(_ask(path, {"get": "stack"}, GREETING))
+        except (click.ClickException, OSError, StopIteration):
+            found.append(Running(pid, path))
+            continue
+        found.append(Running(pid, path, about["name"], about["command"], tuple(about["addresses"])))
+    return found
+
+
+def choose(wanted: str | None) -> Running:
+    """The stack that is meant: by process, by program name, or the only one. Raises click.ClickException."""
+    stacks = running()
+    if wanted is not None:
+        fitting = [stack for stack in stacks if wanted in (stack.label, stack.name, os.path.splitext(stack.name)[0], stack.command)]
+        # the first stack of a process answers for it
+        fitting = fitting or [stack for stack in stacks if wanted == str(stack.pid)]
+    else:
+        fitting = stacks
+    if len(fitting) == 1:
+        return fitting[0]
+    there = "; ".join(stack.describe() for stack in fitting or stacks)
+    if not stacks:
+        raise click.ClickException(f"no stack is running (looked into {', '.join(map(str, rundir.candidates()))})")
+    if not fitting:
+        raise click.ClickException(f"no stack {wanted!r}; there are: {there}")
+    if wanted is None:
+        raise click.ClickException(f"several stacks are running, choose with --stack: {there}")
+    raise click.ClickException(f"several stacks are called {wanted!r}, choose by process: {there}")
+
+
+def options(*pretty: str) -> Callable[[F], F]:
+    """Add --stack and --json, and `pretty` as the names of the option to indent JSON.
+
+    The command gets `stack`, which chooses one when it is called (after everything else was found in
+    order), and `show`, which prints a value as JSON, or is None when JSON is not wanted."""
+
+    def decorate(command: F) -> F:
+        @functools.wraps(command)
+        def collect(*args: Any, wanted: str | None, as_json: bool, indent: bool, **rest: Any) -> Any:
+            show = functools.partial(print_json, indent=indent) if as_json else None
+            return command(*args, stack=functools.partial(choose, wanted), show=show, **rest)
+
+        decorated: Any = collect
+        for option in (
+            click.option("--stack", "wanted", metavar="NAME|PID", envvar="PYTCP_STACK", help="Which running stack, when there are several (or $PYTCP_STACK)."),
+            click.option(*pretty, "indent", is_flag=True, help="Indent the JSON."),
+            click.option("-j", "--json", "as_json", is_flag=True, help="Print JSON."),
+        ):
+            decorated = option(decorated)
+        result: F = decorated
+        return result
+
+    return decorate
+
+
+def print_json(value: object, indent: bool = False) -> None:
+    """JSON on one line, or indented."""
+    click.echo(json.dumps(value, indent=4) if indent else json.dumps(value, separators=(",", ":")))
+
+
+Choice = Callable[[], Running]
+Show = Callable[[object], None] | None
