@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import errno
 
-from . import listen, recv, timers, timewait, xmit
+from . import listen, recv, rwnd, timers, timewait, xmit
 from .const import (
     ACK,
     CLOSE,
@@ -230,6 +230,7 @@ _KEPT = {
     "delack_max_ns", "ts_recent", "ts_recent_stamp_s", "ts_offset", "heap_when", "keepopen", "keepalive_time", "keepalive_intvl", "keepalive_probes",
     "user_timeout_ms", "syn_retries", "linear_timeouts", "linger", "linger2", "backlog", "defer_accept", "last_overflow_ns", "fastopen",
     "error_queue", "cong_name", "ca", "reordering", "write_queue", "rtx_queue", "tsorted", "flowlabel", "txhash", "forward_alloc",
+    "max_window", "rcv_wnd", "rcv_ssthresh", "mss_cache", "pmtu_cookie",
 }  # fmt: skip
 
 
@@ -240,6 +241,7 @@ def _renew(sk: Sock) -> None:
     for name in Sock.__slots__:
         if name not in _KEPT:
             setattr(sk, name, getattr(fresh, name))
+    sk.rcv_mss = rwnd.TCP_MIN_MSS
     sk.sock_flags &= ~SF_DONE
     if not sk.sock_flags & BINDADDR_LOCK:
         sk.saddr = b""

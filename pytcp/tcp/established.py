@@ -96,6 +96,7 @@ def predicted(sk: Sock, seg: Segment) -> bool:
         seg.ack = snd_una + acked
         if ack.tcp_ack(sk, seg, FLAG_SLOWPATH) < 0:
             return True
+        sk.duplicate_sack = None
     else:
         # what tcp_ack leaves behind when SEG.ACK = SND.UNA
         sk.snd_wl1 = rcv_nxt

@@ -429,5 +429,5 @@ def free_queues(sk: Sock) -> None:
         sk.slab.put()
         sk.slab = None
     sk.highest_sack = sk.retransmit_hint = sk.lost_skb_hint = None
-    sk.packets_out = sk.sacked_out = sk.lost_out = sk.retrans_out = 0
-    sk.backoff = 0
+    # what was marked in them stays to be read in tcp_info
+    sk.packets_out = sk.backoff = 0
