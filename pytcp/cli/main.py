@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "nstat": "Counters of a running stack, as nstat; for Prometheus.",
     "ping": "Send ICMP echo requests.",
     "route": "Routes of a running stack, as ip route.",
+    "run": "Run a trio or anyio program on a stack.",
     "ss": "Sockets of a running stack, as ss.",
     "sysctl": "Settings of a running stack, as sysctl.",
 }
