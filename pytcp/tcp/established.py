@@ -39,6 +39,9 @@ def predicted(sk: Sock, seg: Segment) -> bool:
     snd_una = sk.snd_una
     acked = (seg.ack - snd_una) & _M32
     if acked >= _HALF:
+        if not as_before:
+            # whether it is too old is to be known before its timestamp is believed
+            return False
         acked -= _M32 + 1
     if acked > sk.snd_nxt - snd_una:
         return False

@@ -155,7 +155,8 @@ class Program:
         self.runtime.run_for(0)
         if name == "send" and isinstance(got, int):
             conn.written += got
-            conn.ends.add(conn.written)
+            if "MORE" not in text:
+                conn.ends.add(conn.written)
         return got
 
     def _call_bind(self, conn: Conn, args: list[str], rest: str, want: Any) -> str:
