@@ -51,10 +51,18 @@ def _about(stack: Stack) -> dict[str, Any]:
     """Who the stack belongs to."""
     return {
         "pid": os.getpid(),
-        "name": os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python",
+        "name": _program(),
         "command": _command(),
         "addresses": [entry["address"] for dev in snapshot.interfaces(stack) for entry in dev["addresses"] if entry["scope"] == "global"],
     }
+
+
+def _program() -> str:
+    """The name of the program, as a person would say it."""
+    path = Path(sys.argv[0] if sys.argv else "")
+    if path.name == "__main__.py":
+        return path.parent.name
+    return path.name if path.name not in ("", "-c", "-m") else "python"
 
 
 def _command() -> str:

@@ -18,7 +18,7 @@ import socket
 import stat
 from pathlib import Path
 
-_NAME = re.compile(r"(\d+)(?:\.\d+)?\.sock")
+_NAME = re.compile(r"(\d+)(?:\.(\d+))?\.sock")
 PER_PROCESS = 64  # stacks of one process that can be found
 
 
@@ -73,15 +73,15 @@ def directory() -> Path:
 
 
 def sockets() -> list[tuple[int, Path]]:
-    """(pid, path) of every socket there is, dead ones included, by pid."""
+    """(pid, path) of every socket there is, dead ones included, by pid and age."""
     found = []
     for place in candidates():
         if private(place):
             for entry in place.iterdir():
                 match = _NAME.fullmatch(entry.name)
                 if match is not None:
-                    found.append((int(match[1]), entry))
-    return sorted(found)
+                    found.append((int(match[1]), int(match[2] or 1), entry))
+    return [(pid, entry) for pid, _, entry in sorted(found)]
 
 
 def alive(pid: int) -> bool:
