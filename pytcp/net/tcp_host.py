@@ -44,7 +44,7 @@ from .neighbour import CONNECTED
 from .packet import HOST, TO_US, Packet
 from .ports import PortTable
 from .route import BROADCAST, MULTICAST
-from .truesize import rx_truesize
+from .truesize import bare_rx_truesize, rx_truesize
 
 if TYPE_CHECKING:
     from pytcp.clock.heap import Timer, TimerHeap
@@ -344,7 +344,7 @@ class TcpHost:
         if pkt.gso_size and seg.length > pkt.gso_size:
             seg.gso_size = pkt.gso_size
             seg.nsegs = -(-seg.length // pkt.gso_size)
-        seg.truesize = rx_truesize(pkt.frame_len, seg.length)
+        seg.truesize = rx_truesize(pkt.frame_len, seg.length) if pkt.dev.mac or pkt.dev.loopback else bare_rx_truesize(pkt.frame_len)
         entry: Any = self.table.get(pkt.src + pkt.dst + _PORTS(seg.sport, seg.dport))
         if entry is None:
             entry = self._find_listener(pkt.family, pkt.dst, seg.dport, pkt.src + _PORTS(seg.sport, seg.dport))
