@@ -58,6 +58,7 @@ def run_jobs(jobs: Sequence[Job], settings: Settings, processes: int = 1, on_res
 
 def _serve(pipe: Connection, settings: Settings) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    os.dup2(2, 1)  # what code blocks print is not our output
     while True:
         try:
             job: Job = pipe.recv()
@@ -87,10 +88,8 @@ class _Process:
         self.pipe.close()
         self.process.join(0.5)
         if self.process.is_alive():
-            pid = self.process.pid
             self.process.kill()
             self.process.join(2)
-            del pid
 
 
 def _spread(jobs: Sequence[Job], settings: Settings, processes: int) -> Iterator[tuple[int, Result]]:

@@ -1,8 +1,9 @@
 """One connection of a script: whose numbers are whose.
 
-A script counts from its own initial sequence numbers; the stack chooses others. `Flow` translates, both ways:
-sequence numbers, acknowledgements, SACK edges and timestamps. The remote end is the tool, so its numbers are the
-script's own; those of the local end, the stack, are learnt from its SYN.
+A script counts from its own initial sequence numbers; the stack chooses others. `Flow` translates, both ways: sequence
+numbers, acknowledgements, SACK edges and timestamps. In a segment with SYN the script's numbers are as they stand, its
+initial numbers included; in all others they count from the initial number, whatever that was: 1 is the first byte.
+The remote end is the tool, so on the wire it has the initial number the script gives it.
 """
 
 from __future__ import annotations
@@ -22,17 +23,13 @@ class Flow:
         self.remote_port = remote_port
         self.local_isn: int | None = None  # the stack's, on the wire
         self.script_local_isn = 0
+        self.remote_isn: int | None = None
         self.closed = False  # the program closed its socket
         self.listens = 0  # listen() calls before it
         self._stamps: dict[int, int] = {}  # script's TS val of the stack -> what it was on the wire
         self._first: tuple[int, int] | None = None
 
-    # --- the stack's sequence numbers ---
-
-    @property
-    def offset(self) -> int:
-        """Wire minus script, of the stack's sequence numbers."""
-        return 0 if self.local_isn is None else self.local_isn - self.script_local_isn
+    # --- sequence numbers ---
 
     def learn(self, wire_isn: int, script_isn: int) -> None:
         """The stack's SYN has been seen."""
@@ -40,12 +37,15 @@ class Flow:
             self.local_isn = wire_isn
             self.script_local_isn = script_isn
 
-    def to_wire(self, number: int) -> int:
-        """A sequence number of the stack, from the script to the wire."""
-        return number + self.offset & M32
+    def local_base(self, syn: bool) -> int:
+        """What the wire has more than the script, of the stack's numbers, in a segment with or without SYN."""
+        if self.local_isn is None:
+            return 0
+        return self.local_isn - self.script_local_isn if syn else self.local_isn
 
-    def to_script(self, number: int) -> int:
-        return number - self.offset & M32
+    def remote_base(self, syn: bool) -> int:
+        """The same for the tool's numbers."""
+        return 0 if syn or self.remote_isn is None else self.remote_isn
 
     # --- its timestamps ---
 
@@ -78,7 +78,8 @@ class Flow:
         done: list[Opt] = []
         for option in packet.options:  # type: ignore[union-attr]
             if option.kind == "sack":
-                option = Opt("sack", blocks=tuple((self.to_wire(a), self.to_wire(b)) for a, b in option.blocks))
+                base = self.local_base(bool(packet.flags & SYN))
+                option = Opt("sack", blocks=tuple((a + base & M32, b + base & M32) for a, b in option.blocks))
             elif option.kind == "TS" and packet.flags & ACK and not scaled:
                 option = Opt("TS", (option.value[0], self.stamp_to_wire(option.value[1])))
             done.append(option)

@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytcp.net import sysctl
+from pytcp.net.addr import parse_prefix
 from pytcp.tcp.const import LISTEN
 from pytcp.tcp.mib import nstat_name
+from pytcp.wire.addr import format_ip
 
 from .errors import Mismatch, Unsupported
 
@@ -333,22 +335,21 @@ class Shell:
                 raise Unsupported(whole)
             at += 2
         stack = self.stack
-        if "/" not in prefix:
-            prefix += "/128" if ":" in prefix else "/32"
         try:
-            added = stack.add_route(
-                prefix, via or None, stack.interface("tun0"), mtu=numbers["mtu"], mtu_lock=lock, advmss=numbers["advmss"],
-                initcwnd=numbers["initcwnd"], initrwnd=numbers["initrwnd"], metric=4_000_000,
+            target, plen = parse_prefix(prefix if "/" in prefix else f"{prefix}/{128 if ':' in prefix else 32}")
+        except ValueError:
+            raise Exit(1, f"{prefix!r} is no prefix") from None
+        old = (stack.routes4 if len(target) == 4 else stack.routes6).find(target, plen)
+        if not old:
+            raise Exit(2, f"no route to {prefix}")
+        stack.remove_route(old[0])
+        try:
+            stack.add_route(
+                f"{format_ip(target)}/{plen}", via or None, stack.interface("tun0"), metric=old[0].metric, mtu=numbers["mtu"], mtu_lock=lock,
+                advmss=numbers["advmss"], initcwnd=numbers["initcwnd"], initrwnd=numbers["initrwnd"],
             )  # fmt: skip
         except (OSError, ValueError) as error:
             raise Exit(2, str(error)) from None
-        table = stack.routes4 if len(added.prefix) == 4 else stack.routes6
-        others = [route for route in table.find(added.prefix, added.plen) if route is not added]
-        if not others:
-            stack.remove_route(added)
-            raise Exit(2, f"no route to {prefix}")
-        for route in others:
-            stack.remove_route(route)
 
     # --- counters ---
 

@@ -19,7 +19,22 @@ from pytcp.wire.tcpopt import Timestamps
 from .codeblock import Blocks
 from .errors import DrillError, Mismatch, ScriptError, Where
 from .flow import ACK, M32, SYN, Flow
-from .packets import Addresses, Live, build_icmp, build_tcp, checksum_ok, compare, decode_options, flags_of, flags_text, is_syn, merge, options_text, read
+from .packets import (
+    Addresses,
+    Live,
+    build_icmp,
+    build_tcp,
+    checksum_ok,
+    compare,
+    decode_options,
+    flags_of,
+    flags_text,
+    is_syn,
+    merge,
+    numbers,
+    options_text,
+    read,
+)
 from .report import Trace, seconds, side_by_side, with_trace
 from .script import Code, Command, Event, Expect, IcmpPacket, Inject, Script, Syscall, TcpPacket, TimeKind
 from .syscalls import Prepared, Syscalls
@@ -282,6 +297,8 @@ class Runner:
         packet = action.packet
         flow = self._flow_to_inject(event, packet)
         if isinstance(packet, TcpPacket):
+            if packet.flags & SYN and flow.remote_isn is None:
+                flow.remote_isn = packet.seq
             data = build_tcp(packet, flow, self.to, event.where, self.setup.stamp_ecr_scaled)
         else:
             data = build_icmp(packet, flow, self.to, event.where)
@@ -375,7 +392,7 @@ class Runner:
             return live
         size = live.length
         while live.length < packet.length and size and self.flow is not None:
-            if self.flow.to_script(live.header.seq) != packet.seq:
+            if numbers(live.header, self.flow)[0] != packet.seq:
                 return live
             more = self._await(packet, event, min(self.target.now() + self.setup.tolerance_ns, self.limit_ns))
             if more is None:
@@ -425,11 +442,11 @@ class Runner:
     def _describe(self, live: Live, flow: Flow) -> str:
         """A captured packet as a line of a script."""
         header = live.header
-        seq = flow.to_script(header.seq)
+        seq, ack = numbers(header, flow)
         text = f"{flags_text(header.flags)} {seq}:{seq + live.length & M32}({live.length})"
         if header.flags & ACK:
-            text += f" ack {header.ack}"
-        options = decode_options(header)
+            text += f" ack {ack}"
+        options = decode_options(header, flow)
         return f"{text} win {header.window}" + (f" {options_text(options)}" if options else "") + f" at {seconds(live.time_ns)}"
 
 

@@ -98,25 +98,29 @@ class Syscalls:
         call = event.action
         assert isinstance(call, Syscall)
         if pending.error is not None:
-            code = pending.error.errno or 0
-            got, name = -1, errno_name(code)
+            got, code = -1, pending.error.errno or 0
         else:
             assert prepared is not None
-            got, name = prepared.returned(pending.value), ""
-        self._compare(event, call, got, name)
+            got, code = prepared.returned(pending.value), 0
+        self._compare(event, call, got, code)
         if pending.error is None and prepared is not None and prepared.check is not None:
             prepared.check(pending.value)
 
-    def _compare(self, event: Event, call: Syscall, got: int, name: str) -> None:
+    def _compare(self, event: Event, call: Syscall, got: int, code: int) -> None:
         if isinstance(call.result, Dots):
             return
         want = number(call.result, event.where, "the result of a call")
+        name = errno_name(code) if code else ""
         shown = f"{got} {name}".strip()
         expected = f"{want} {call.error or ''}".strip()
-        if want != got or (call.error is not None and call.error != name) or (name and want >= 0):
+        if call.error is not None and call.error not in NAMES:
+            raise ScriptError(f"no error {call.error}", event.where)
+        # compared as numbers: EAGAIN and EWOULDBLOCK are one
+        other = call.error is not None and NAMES[call.error] != code
+        if want != got or other or (name and want >= 0):
             report = f"  result of {call.name}()\n    expected: {expected}\n    got:      {shown}"
-            if name:
-                report += f" ({os.strerror(getattr(errno, name))})" if hasattr(errno, name) else ""
+            if code:
+                report += f" ({os.strerror(code)})"
             raise Mismatch(f"{call.name}() returned {shown}, expected {expected}", event.where, report)
 
     # --- arguments ---

@@ -44,6 +44,7 @@ NEEDS_CSUM = 1
 READ_SIZE = 65536 + _VNET.size
 SPIN_NS = 200_000  # the last stretch before a time is waited for by looking at the clock
 COMMAND_TIMEOUT = 60.0
+CONGESTION = "cubic"
 TCP_INFO_SIZE = 512
 _libc = ctypes.CDLL(None, use_errno=True)
 _HEAD = Struct("=8B")
@@ -106,7 +107,19 @@ class KernelTarget:
             ip.link("set", index=index, mtu=setup.mtu, state="up")
             extra = {"flags": 2} if six else {}
             ip.addr("add", index=index, address=setup.local, prefixlen=setup.prefix, **extra)
-            ip.route("add", dst=f"{setup.remote}/{128 if six else 32}", gateway=setup.gateway, oif=index)
+            metrics = {} if self._default_congestion() else {"metrics": {"cc_algo": CONGESTION}}
+            ip.route("add", dst=f"{setup.remote}/{128 if six else 32}", gateway=setup.gateway, oif=index, **metrics)
+
+    def _default_congestion(self) -> bool:
+        """Whether the namespace lets us choose the congestion control scripts are written for; a machine that
+        restricts it still takes it as a metric of the route (cf. `lab.testbed`)."""
+        try:
+            self.space.set_sysctl("net.ipv4.tcp_congestion_control", CONGESTION)
+        except PermissionError:
+            return False
+        except OSError:
+            return True  # the kernel does not have it: then it cannot be a metric either
+        return True
 
     def close(self) -> None:
         if self._worker is not None:
