@@ -89,9 +89,9 @@ def tcp(stack: Stack, entry: Sock | Request | TimeWait) -> Facts:
     }
     now = stack.heap.now_ns
     if isinstance(entry, TimeWait):
-        return facts | {"state": STATE_NAMES[entry.substate], "recv_q": 0, "send_q": 0, "timer": _timer("timewait", entry.deadline - now, 0)}
+        return facts | {"state": STATE_NAMES[entry.substate], "recv_q": 0, "send_q": 0, "timer": _timer("timewait", entry.expires_ns - now, 0)}
     if isinstance(entry, Request):
-        return facts | {"state": STATE_NAMES[SYN_RECV], "recv_q": 0, "send_q": 0, "timer": _timer("on", entry.deadline - now, entry.num_timeout)}
+        return facts | {"state": STATE_NAMES[SYN_RECV], "recv_q": 0, "send_q": 0, "timer": _timer("on", entry.expires_ns - now, entry.num_timeout)}
     listening = entry.state == LISTEN
     facts |= {
         "state": STATE_NAMES[entry.state],
@@ -177,14 +177,14 @@ def _timer(kind: str, left_ns: int, retrans: int) -> Facts:
 
 
 def _sock_timer(sk: Sock, now: int) -> Facts | None:
-    """The one timer inet_diag reports of a socket."""
+    """The one timer inet_diag reports of a socket, by the time it was set for (the wheel may fire it later)."""
     if sk.rtx_deadline < NEVER:
         if sk.pending in _RETRANSMITS:
             return _timer("on", sk.rtx_deadline - now, sk.retransmits)
         if sk.pending == PENDING_PROBE0:
             return _timer("persist", sk.rtx_deadline - now, sk.probes_out)
     if sk.keep_deadline < NEVER:
-        return _timer("keepalive", sk.keep_deadline - now, sk.probes_out)
+        return _timer("keepalive", sk.keep_expires_ns - now, sk.probes_out)
     return None
 
 

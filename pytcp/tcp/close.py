@@ -268,6 +268,7 @@ def fin_wait2_orphan(sk: Sock, timeout_ns: int) -> None:
 def arm_fin_wait2(sk: Sock, delay_ns: int) -> None:
     """Let `fin_wait2_timer` run after `delay_ns`; keepalive shares the timer and stops."""
     sk.keep_kind = timers.KEEP_FIN_WAIT2
+    sk.keep_expires_ns = sk.host.now_ns + delay_ns
     sk.keep_deadline = when = timers.expiry(sk, delay_ns)
     timers.touch(sk, when)
 

@@ -46,6 +46,7 @@ def start(sk: Sock) -> None:
 
 def _arm(sk: Sock, delay_ns: int) -> None:
     sk.keep_kind = timers.KEEP_KEEPALIVE
+    sk.keep_expires_ns = sk.host.now_ns + delay_ns
     sk.keep_deadline = when = timers.expiry(sk, delay_ns)
     timers.touch(sk, when)
 

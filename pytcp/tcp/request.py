@@ -40,7 +40,7 @@ class Request:
         "rcv_isn", "snt_isn", "mss", "advmss", "tstamp_ok", "sack_ok", "wscale_ok", "ecn_ok", "snd_wscale", "rcv_wscale",
         "ts_recent", "ts_offset", "cookie_tsval", "window_clamp", "rcv_wnd", "saved_syn", "syn_tos",
         # progress
-        "acked", "num_retrans", "num_timeout", "deadline", "armed", "last_oow_ack_ns", "snt_synack_us", "snt_tsval_first", "snt_tsval_last",
+        "acked", "num_retrans", "num_timeout", "deadline", "expires_ns", "armed", "last_oow_ack_ns", "snt_synack_us", "snt_tsval_first", "snt_tsval_last",
     )  # fmt: skip
 
     def __init__(self, listener: Sock, seg: Segment) -> None:
@@ -89,6 +89,7 @@ class Request:
         self.num_retrans = 0
         self.num_timeout = 0
         self.deadline = NEVER
+        self.expires_ns = 0  # the same before the timer wheel rounds, for those who look
         self.armed = NEVER
         self.last_oow_ack_ns = 0
         self.snt_synack_us = 0
@@ -156,6 +157,7 @@ class Request:
 
     def _schedule(self) -> None:
         delay = min(TIMEOUT_INIT_NS << self.num_timeout, self.listener.rto_max_ns)
+        self.expires_ns = self.host.now_ns + delay
         self.deadline = timers.expiry(self, delay)
         if self.deadline < self.armed:
             self.armed = self.deadline

@@ -151,7 +151,7 @@ class Sock:
         # --- options negotiated (handshake, api, request, timewait, established, input, paws) ---
         "tstamp_ok", "sack_ok", "wscale_ok", "ts_recent", "ts_recent_stamp_s", "ts_offset", "rcv_tsval", "rcv_tsecr",
         # --- timers (timers, close, keepalive, listen, sockopt_tcp, ack, established, probe0, tlp) ---
-        "pending", "rtx_deadline", "rtx_armed_ns", "rtx_delay_ns", "keep_deadline", "keep_kind", "heap_when", "probes_out", "probes_tstamp",
+        "pending", "rtx_deadline", "rtx_armed_ns", "rtx_delay_ns", "keep_deadline", "keep_expires_ns", "keep_kind", "heap_when", "probes_out", "probes_tstamp",
         "keepopen", "keepalive_time", "keepalive_intvl", "keepalive_probes", "user_timeout_ms", "rcv_tstamp_ns", "syn_retries",
         "lsnd_ack_ns", "linear_timeouts",
         # --- closing (close, listen, sockopt, sockopt_tcp) ---
@@ -387,6 +387,7 @@ class Sock:
         self.rtx_armed_ns = -1
         self.rtx_delay_ns = 0
         self.keep_deadline = NEVER
+        self.keep_expires_ns = 0  # the same before the timer wheel rounds, for those who look
         self.keep_kind = 0
         self.heap_when = NEVER
         self.probes_out = 0

@@ -64,6 +64,7 @@ class TimeWait:
         "demux_key",
         "dport",
         "entry_ms",
+        "expires_ns",
         "family",
         "flowlabel",
         "hashed",
@@ -116,6 +117,7 @@ class TimeWait:
         self.entry_ms = host.now_ns // NSEC_PER_MSEC
         self.last_oow_ack_ns = 0
         self.deadline = NEVER
+        self.expires_ns = 0  # the same before the timer wheel rounds, for those who look
         self.armed = NEVER
 
     def start(self, timeout_ns: int) -> None:
@@ -145,6 +147,7 @@ class TimeWait:
             self._arm()
 
     def _schedule(self, timeout_ns: int) -> None:
+        self.expires_ns = self.host.now_ns + timeout_ns
         self.deadline = timers.expiry(self, timeout_ns)
         self._arm()
 

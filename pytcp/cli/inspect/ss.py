@@ -58,7 +58,7 @@ class Wanted:
 @click.option("-i", "--info", is_flag=True, help="Internal TCP information: congestion control, round trips, windows, totals.")
 @click.option("-m", "--memory", is_flag=True, help="Socket memory.")
 @click.option("-o", "--options", is_flag=True, help="Timers.")
-@click.option("-e", "--extended", is_flag=True, help="Inode, cookie, mark, open directions.")
+@click.option("-e", "--extended", is_flag=True, help="Timers, inode, cookie, mark, open directions.")
 @click.option("-p", "--processes", is_flag=True, help="The process.")
 @click.option("-4", "--ipv4", is_flag=True, help="Only IPv4.")
 @click.option("-6", "--ipv6", is_flag=True, help="Only IPv6.")
@@ -175,7 +175,7 @@ def _process(facts: Facts, wanted: Wanted, command_name: str, pid: int) -> str:
     words = []
     if wanted.processes:
         words.append(ssinfo.users(facts, command_name, pid))
-    if wanted.options:
+    if wanted.options or wanted.extended:
         words.append(ssinfo.timer(facts))
     if wanted.extended:
         words.append(ssinfo.details(facts))
