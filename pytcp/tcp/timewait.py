@@ -237,7 +237,8 @@ class TimeWait:
 
     def _ack(self) -> None:
         opts = options.encode_established(self.host.now_ns // NSEC_PER_MSEC + self.ts_offset, self.ts_recent) if self.ts_recent else b""
-        window = min(self.rcv_wnd >> self.rcv_wscale, 0xFFFF)
+        # as Linux does it: without scaling a window above 65535 loses its high bits here
+        window = self.rcv_wnd >> self.rcv_wscale & 0xFFFF
         reset.reply(
             self.host, self.family, self.saddr, self.daddr, self.sport, self.dport, self.snd_nxt, self.rcv_nxt, ACK, window, opts,
             tos=self.tos, mark=self.mark, flowlabel=self.flowlabel,

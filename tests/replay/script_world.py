@@ -80,6 +80,7 @@ class Conn:
         self.listener: Sock | None = None
         self.edges: calls.Edges | None = None
         self.isn: int | None = None  # ours
+        self.again = 0  # what is to be added to a number of the kernel's later connections on the same ports to have ours
         self.scale = 0  # ours, once both sides agreed
         self.peer_scale = 0
         self.syn_scales: dict[str, int | None] = {}
