@@ -9,7 +9,7 @@ routes, interfaces with their addresses. Nothing is formatted here and nothing o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from pytcp.tcp.const import (
@@ -21,7 +21,7 @@ from pytcp.tcp.const import (
     STATE_NAMES,
     SYN_RECV,
 )
-from pytcp.tcp.info import tcp_info
+from pytcp.tcp.info import TcpInfo, tcp_info
 from pytcp.tcp.request import Request
 from pytcp.tcp.sock import NEVER, Sock
 from pytcp.tcp.timewait import TimeWait
@@ -46,6 +46,7 @@ _MS = 1_000_000
 _S = 1_000_000_000
 _AF_INET6 = 10
 _ANY = {4: "0.0.0.0", 6: "::"}
+_TCP_INFO = tuple(field.name for field in fields(TcpInfo))
 _RETRANSMITS = (PENDING_RETRANS, PENDING_REO_TIMEOUT, PENDING_LOSS_PROBE)
 
 
@@ -102,7 +103,7 @@ def tcp(stack: Stack, entry: Sock | Request | TimeWait) -> Facts:
         "timer": _sock_timer(entry, now),
         "memory": _memory(entry.rmem_alloc, entry.rcvbuf, entry.wmem_alloc - 1, entry.sndbuf, entry.forward_alloc, entry.wmem_queued),
         "congestion": entry.ca.name if entry.ca is not None else entry.cong_name or entry.sysctl.tcp_congestion_control,
-        "info": asdict(tcp_info(entry)),
+        "info": _info(tcp_info(entry)),
     }
     if entry.user is not None:
         facts["inode"] = _cookie(entry.user)
@@ -134,6 +135,11 @@ def _udp(stack: Stack, sock: UdpSocket) -> Facts:
         "shutdown": 0,
         "memory": _memory(sock.rmem, sock.rcvbuf, 0, stack.sysctl.wmem_default, 0, 0),
     }
+
+
+def _info(info: TcpInfo) -> dict[str, int]:
+    # dataclasses.asdict takes five times as long, for nested ones
+    return {name: getattr(info, name) for name in _TCP_INFO}
 
 
 def _shown_family(entry: Any) -> int:

@@ -149,11 +149,11 @@ async def serve(stack: Stack, now: Callable[[], int], *, task_status: trio.TaskS
     try:
         rundir.clean()
         path = rundir.bind(listener, os.getpid())
+        made = path.stat().st_ino
     except OSError:
         listener.close()
         task_status.started(None)
         return
-    made = path.stat().st_ino
     turns = trio.Semaphore(AT_ONCE)
     try:
         async with trio.open_nursery() as nursery:
