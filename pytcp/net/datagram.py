@@ -19,8 +19,8 @@ from pytcp.wire.ipv4 import IPPROTO_UDP
 from pytcp.wire.udp import build_header, full_checksum
 
 from . import addr as A
-from . import ipv4, ipv6
-from .route import BROADCAST, Dst
+from . import ipv4, ipv6, selfcopy
+from .route import BROADCAST, MULTICAST, Dst
 
 if TYPE_CHECKING:
     from pytcp.wire.icmp import Quoted
@@ -76,6 +76,7 @@ class UdpSocket:
         "stack", "table", "family", "saddr", "bound_addr", "lport", "raddr", "rport", "dev", "reuseaddr", "reuseport", "v6only", "broadcast",
         "tos", "ttl", "multicast_ttl", "multicast_all", "pmtu_disc", "dontfrag", "recverr", "no_check6_rx", "rcvbuf", "rmem", "queue", "errors", "err",
         "on_ready", "closed", "ip_id", "groups", "sndbuf", "shutdown", "freebind", "multicast_dev", "port_given",
+        "multicast_loop", "autoflowlabel", "no_check", "no_check6_tx",
     )  # fmt: skip
 
     def __init__(self, stack: Stack, table: UdpTable, family: int) -> None:
@@ -113,6 +114,10 @@ class UdpSocket:
         self.shutdown = 0  # RCV_SHUTDOWN | SEND_SHUTDOWN
         self.freebind = False
         self.multicast_dev: Interface | None = None  # IP_MULTICAST_IF
+        self.multicast_loop = True
+        self.autoflowlabel = True
+        self.no_check = False  # SO_NO_CHECK, which means IPv4 only
+        self.no_check6_tx = False
         self.port_given = False  # bind() named the port: disconnecting does not give it back
 
     # --- setting up ---
@@ -289,6 +294,8 @@ class UdpSocket:
 
     def _datagram(self, saddr: bytes, daddr: bytes, data: bytes, port: int) -> bytes:
         size = 8 + len(data)
+        if self.no_check if len(daddr) == 4 else self.no_check6_tx:
+            return build_header(self.lport, port, size, 0) + data
         csum = full_checksum(saddr, daddr, build_header(self.lport, port, size, 0) + data)
         return build_header(self.lport, port, size, csum) + data
 
@@ -312,9 +319,13 @@ class UdpSocket:
             self.ip_id += 1
         elif mode in (DO, PROBE):
             ident = 0
-        ttl = self.multicast_ttl if is_multicast(dst.daddr) else self.ttl
+        multicast = dst.kind == MULTICAST
+        ttl = self.multicast_ttl if multicast else self.ttl
         datagram = self._datagram(saddr, dst.daddr, data, port)
         stack.mib.UdpOutDatagrams += 1
+        selfcopy.send(stack, dst, saddr, datagram, self.tos, ttl or stack.sysctl.ip_default_ttl, self.multicast_loop)
+        if multicast and not ttl:
+            return  # for this host only
         ipv4.output(stack, dst, saddr, IPPROTO_UDP, datagram, tos=self.tos, ttl=ttl, df=df, ident=ident, mtu=mtu)
 
     def _send6(self, dst: Dst, saddr: bytes, data: bytes, port: int) -> None:
@@ -323,10 +334,16 @@ class UdpSocket:
         mtu = dst.mtu if mode <= DO else dst.dev.mtu6
         if 48 + len(data) > mtu and (self.dontfrag or mode in (DO, PROBE, INTERFACE)):
             raise self._too_long(dst, port, mtu)
-        flow = stack.flow_label(saddr, dst.daddr, self.lport, port, IPPROTO_UDP) if stack.sysctl.auto_flowlabels else 0
-        hops = self.multicast_ttl if is_multicast(dst.daddr) else self.ttl
+        labelled = self.autoflowlabel and stack.sysctl.auto_flowlabels
+        flow = stack.flow_label(saddr, dst.daddr, self.lport, port, IPPROTO_UDP) if labelled else 0
+        multicast = dst.kind == MULTICAST
+        hops = self.multicast_ttl if multicast else self.ttl
+        datagram = self._datagram(saddr, dst.daddr, data, port)
         stack.mib.Udp6OutDatagrams += 1
-        ipv6.output(stack, dst, saddr, IPPROTO_UDP, self._datagram(saddr, dst.daddr, data, port), tclass=self.tos, flow=flow, hops=hops, mtu=mtu)
+        selfcopy.send(stack, dst, saddr, datagram, self.tos, hops or stack.sysctl.hop_limit, self.multicast_loop)
+        if multicast and not hops:
+            return  # for this host only
+        ipv6.output(stack, dst, saddr, IPPROTO_UDP, datagram, tclass=self.tos, flow=flow, hops=hops, mtu=mtu)
 
     # --- receiving ---
 

@@ -5,7 +5,8 @@ level (`poll`) and a callback (`notify`). What a call sends is with the device w
 are in `udp_options`. A datagram is never cut without saying so: `recvmsg` gives MSG_TRUNC, and with
 MSG_TRUNC in its flags the real length.
 
-Not here: MSG_MORE and UDP_CORK, UDP_SEGMENT and UDP_GRO, control data of `sendmsg`.
+With MSG_MORE or UDP_CORK several sends make one datagram, which goes where the first of them named.
+Not here: UDP_SEGMENT and UDP_GRO, control data of `sendmsg`.
 Measured on Linux 6.18: which errno comes from which call in which state.
 """
 
@@ -79,7 +80,7 @@ class DatagramSocket:
     notify: called with readiness bits (`select.POLL*`) that may have come true; look with `poll`.
     """
 
-    __slots__ = ("__weakref__", "_failure", "_flush", "_host", "_now", "_udp", "family", "kept", "notify")
+    __slots__ = ("__weakref__", "_failure", "_flush", "_held", "_held_to", "_host", "_now", "_udp", "corked", "family", "kept", "notify")
 
     def __init__(self, host: DatagramHost, family: int = AF_INET) -> None:
         if family not in (AF_INET, AF_INET6):
@@ -93,6 +94,9 @@ class DatagramSocket:
         self._now = host.now
         self._flush = host.flush
         self._failure: OSError | None = None
+        self.corked = False  # UDP_CORK
+        self._held: bytearray | None = None  # a datagram that is not complete yet
+        self._held_to: tuple[bytes, int, Interface | None] | None = None  # None: the connected peer
         host.opened(self)
 
     def _ready(self, mask: int) -> None:
@@ -147,6 +151,8 @@ class DatagramSocket:
         """Fix the peer: others are not heard, and errors of the network are told. Raises ENETUNREACH, EACCES, ..."""
         udp = self.check_open()
         raw, port, dev = self._where(address)
+        if dev is None and udp.dev is None and is_link_local(raw):
+            raise oserror(errno.EINVAL, "a link-local peer needs an interface")
         udp.connect(raw, port, dev)
 
     def disconnect(self) -> None:
@@ -198,16 +204,49 @@ class DatagramSocket:
 
     def _send(self, data: Buffer, flags: int, address: SockAddr | None) -> int:
         udp = self.check_open()
-        if flags & (MSG_OOB | MSG_MORE):
-            raise oserror(errno.EOPNOTSUPP, "MSG_OOB and MSG_MORE are not for datagrams here")
+        if flags & MSG_OOB:
+            raise oserror(errno.EOPNOTSUPP, "datagrams have no urgent data")
         payload = bytes(data)
+        to = None if address is None else self._where(address)
+        if self._held is not None or self.corked or flags & MSG_MORE:
+            self._hold(udp, payload, to)
+            if self.corked or flags & MSG_MORE:
+                return len(payload)
+            self._push(udp)
+            return len(payload)
         try:
-            if address is None:
-                return udp.send(payload, confirm=bool(flags & MSG_CONFIRM))
-            raw, port, dev = self._where(address)
-            return udp.sendto(payload, raw, port, confirm=bool(flags & MSG_CONFIRM), dev=dev)
+            return _transmit(udp, payload, to, bool(flags & MSG_CONFIRM))
         finally:
             self._flush()
+
+    def _hold(self, udp: UdpSocket, payload: bytes, to: tuple[bytes, int, Interface | None] | None) -> None:
+        """Append to the datagram that is being made. Raises EDESTADDRREQ, EINVAL, EMSGSIZE (and drops it all)."""
+        if self._held is None:
+            if to is None and not udp.raddr:
+                raise oserror(errno.EDESTADDRREQ)
+            if to is not None and not to[1]:
+                raise oserror(errno.EINVAL, "port 0")
+            self._held, self._held_to = bytearray(), to
+        self._held += payload
+        if len(self._held) > 0xFFFF:
+            self._held = None
+            raise oserror(errno.EMSGSIZE)
+
+    def _push(self, udp: UdpSocket) -> None:
+        """Send the datagram that was being made."""
+        held, self._held = self._held, None
+        if held is not None:
+            try:
+                _transmit(udp, bytes(held), self._held_to, False)
+            finally:
+                self._flush()
+
+    def cork(self, on: bool) -> None:
+        """UDP_CORK: hold what is sent; taken off, it goes out as one datagram."""
+        udp = self.check_open()
+        self.corked = on
+        if not on:
+            self._push(udp)
 
     def recv(self, bufsize: int, flags: int = 0) -> bytes:
         """The next datagram, cut to `bufsize` bytes: the rest of it is lost.
@@ -320,6 +359,13 @@ class DatagramSocket:
         local = host_port(*build(self.family, udp.saddr, udp.lport)[:2])
         peer = f" -> {host_port(*build(self.family, udp.raddr, udp.rport)[:2])}" if udp.raddr else ""
         return f"<pytcp DatagramSocket {local}{peer}>"
+
+
+def _transmit(udp: UdpSocket, payload: bytes, to: tuple[bytes, int, Interface | None] | None, confirm: bool) -> int:
+    if to is None:
+        return udp.send(payload, confirm=confirm)
+    raw, port, dev = to
+    return udp.sendto(payload, raw, port, confirm=confirm, dev=dev)
 
 
 def _fit(items: Ancillary, room: int) -> tuple[Ancillary, int]:

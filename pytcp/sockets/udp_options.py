@@ -2,9 +2,8 @@
 
 Most are a field of the endpoint with a range; some are only remembered, because they mean nothing here
 (SO_PRIORITY, SO_MARK) or because they ask for control data, which `ancillary` makes. What belongs to
-features that do not exist here (UDP_SEGMENT, UDP_GRO, UDP_CORK, time stamps) is ENOPROTOOPT, as from a
-kernel without them. Multicast that we send is not looped back, so IP_MULTICAST_LOOP can only be 0: it
-reads 0 and refuses 1.
+features that do not exist here (UDP_SEGMENT, UDP_GRO, time stamps) is ENOPROTOOPT, as from a kernel
+without them.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pytcp.wire.addr import IP4_ANY, is_multicast
+from pytcp.wire.addr import IP4_ANY, IP4_BROADCAST, is_multicast
 
 from .address import AF_INET, AF_INET6, MAPPED_PREFIX, oserror
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 SOL_SOCKET, IPPROTO_IP, IPPROTO_UDP, IPPROTO_IPV6 = 1, 0, 17, 41
 
-SO_DEBUG, SO_REUSEADDR, SO_TYPE, SO_ERROR, SO_DONTROUTE, SO_BROADCAST, SO_SNDBUF, SO_RCVBUF, SO_KEEPALIVE, SO_OOBINLINE = range(1, 11)
+SO_DEBUG, SO_REUSEADDR, SO_TYPE, SO_ERROR, SO_DONTROUTE, SO_BROADCAST, SO_SNDBUF, SO_RCVBUF, SO_KEEPALIVE, SO_OOBINLINE, SO_NO_CHECK = range(1, 12)
 SO_PRIORITY, SO_LINGER, SO_REUSEPORT, SO_RCVLOWAT, SO_SNDLOWAT, SO_RCVTIMEO, SO_SNDTIMEO, SO_BINDTODEVICE = 12, 13, 15, 18, 19, 20, 21, 25
 SO_ACCEPTCONN, SO_MARK, SO_PROTOCOL, SO_DOMAIN, SO_INCOMING_CPU, SO_BINDTOIFINDEX = 30, 36, 38, 39, 49, 62
 
@@ -37,7 +36,7 @@ IP_ADD_MEMBERSHIP, IP_DROP_MEMBERSHIP, IP_MULTICAST_ALL = 35, 36, 49
 IPV6_UNICAST_HOPS, IPV6_MULTICAST_IF, IPV6_MULTICAST_HOPS, IPV6_MULTICAST_LOOP, IPV6_JOIN_GROUP, IPV6_LEAVE_GROUP = 16, 17, 18, 19, 20, 21
 IPV6_MTU_DISCOVER, IPV6_MTU, IPV6_RECVERR, IPV6_V6ONLY, IPV6_MULTICAST_ALL, IPV6_RECVPKTINFO, IPV6_PKTINFO = 23, 24, 25, 26, 29, 49, 50
 IPV6_RECVHOPLIMIT, IPV6_HOPLIMIT, IPV6_DONTFRAG, IPV6_RECVTCLASS, IPV6_TCLASS, IPV6_AUTOFLOWLABEL = 51, 52, 62, 66, 67, 70
-UDP_NO_CHECK6_RX = 102
+UDP_CORK, UDP_NO_CHECK6_TX, UDP_NO_CHECK6_RX = 1, 101, 102
 
 SOCK_DGRAM = 2
 PMTUDISC_OMIT = 5
@@ -248,6 +247,14 @@ def _get_mtu(so: DatagramSocket, udp: UdpSocket) -> int:
     return udp.mtu()
 
 
+def _set_cork(so: DatagramSocket, udp: UdpSocket, value: int) -> None:
+    so.cork(bool(value))
+
+
+def _get_cork(so: DatagramSocket, udp: UdpSocket) -> int:
+    return int(so.corked)
+
+
 def _set_v6only(so: DatagramSocket, udp: UdpSocket, value: int) -> None:
     _check(not udp.lport, value)
     udp.v6only = bool(value)
@@ -345,11 +352,6 @@ def _get_multicast_if6(so: DatagramSocket, udp: UdpSocket) -> int:
     return udp.multicast_dev.index if udp.multicast_dev is not None else 0
 
 
-def _set_multicast_loop(so: DatagramSocket, udp: UdpSocket, value: int) -> None:
-    if value:
-        raise oserror(errno.EOPNOTSUPP, "multicast is not looped back")
-
-
 # ---------------------------------------------------------------- control data
 
 
@@ -371,7 +373,9 @@ def ancillary(so: DatagramSocket, datagram: Datagram) -> Ancillary:
                 found.append((IPPROTO_IPV6, IPV6_TCLASS, _INT.pack(datagram.tos)))
     if four:
         if kept.get((IPPROTO_IP, IP_PKTINFO)):
-            local = datagram.dev.primary4 if is_multicast(datagram.dst) and datagram.dev.addresses4 else datagram.dst
+            stack = datagram.dev.stack
+            group = is_multicast(datagram.dst) or datagram.dst == IP4_BROADCAST or datagram.dst in stack.broadcast4
+            local = datagram.dev.primary4 if group and datagram.dev.addresses4 else datagram.dst
             found.append((IPPROTO_IP, IP_PKTINFO, _INT.pack(datagram.dev.index) + local + datagram.dst))
         if kept.get((IPPROTO_IP, IP_RECVTTL)):
             found.append((IPPROTO_IP, IP_TTL, _INT.pack(datagram.ttl)))
@@ -394,7 +398,6 @@ _FLAGS_KEPT: dict[Key, int] = {
     (IPPROTO_IPV6, IPV6_RECVPKTINFO): 0,
     (IPPROTO_IPV6, IPV6_RECVHOPLIMIT): 0,
     (IPPROTO_IPV6, IPV6_RECVTCLASS): 0,
-    (IPPROTO_IPV6, IPV6_AUTOFLOWLABEL): 1,
 }
 _NUMBERS_KEPT: dict[Key, int] = {(SOL_SOCKET, SO_PRIORITY): 0, (SOL_SOCKET, SO_MARK): 0, (SOL_SOCKET, SO_INCOMING_CPU): -1}
 _BYTES_KEPT: dict[Key, bytes] = {(SOL_SOCKET, SO_LINGER): bytes(8), (SOL_SOCKET, SO_RCVTIMEO): bytes(16), (SOL_SOCKET, SO_SNDTIMEO): bytes(16)}
@@ -406,6 +409,7 @@ _SET: dict[Key, Setter] = (
         (SOL_SOCKET, SO_REUSEADDR): _flag("reuseaddr"),
         (SOL_SOCKET, SO_REUSEPORT): _flag("reuseport"),
         (SOL_SOCKET, SO_BROADCAST): _flag("broadcast"),
+        (SOL_SOCKET, SO_NO_CHECK): _flag("no_check"),
         (SOL_SOCKET, SO_RCVBUF): _set_rcvbuf,
         (SOL_SOCKET, SO_SNDBUF): _set_sndbuf,
         (SOL_SOCKET, SO_RCVLOWAT): _set_rcvlowat,
@@ -416,18 +420,21 @@ _SET: dict[Key, Setter] = (
         (IPPROTO_IP, IP_RECVERR): _set_recverr,
         (IPPROTO_IP, IP_FREEBIND): _flag("freebind"),
         (IPPROTO_IP, IP_MULTICAST_TTL): _number("multicast_ttl", 0, 255, 1),
-        (IPPROTO_IP, IP_MULTICAST_LOOP): _set_multicast_loop,
+        (IPPROTO_IP, IP_MULTICAST_LOOP): _flag("multicast_loop"),
         (IPPROTO_IP, IP_MULTICAST_ALL): _strict_flag("multicast_all"),
         (IPPROTO_IPV6, IPV6_UNICAST_HOPS): _number("ttl", 0, 255, 0),
         (IPPROTO_IPV6, IPV6_MULTICAST_IF): _set_multicast_if6,
         (IPPROTO_IPV6, IPV6_MULTICAST_HOPS): _number("multicast_ttl", 0, 255, 1),
-        (IPPROTO_IPV6, IPV6_MULTICAST_LOOP): _set_multicast_loop,
+        (IPPROTO_IPV6, IPV6_MULTICAST_LOOP): _strict_flag("multicast_loop"),
+        (IPPROTO_IPV6, IPV6_AUTOFLOWLABEL): _flag("autoflowlabel"),
         (IPPROTO_IPV6, IPV6_MULTICAST_ALL): _flag("multicast_all"),
         (IPPROTO_IPV6, IPV6_MTU_DISCOVER): _set_pmtu_disc,
         (IPPROTO_IPV6, IPV6_RECVERR): _set_recverr,
         (IPPROTO_IPV6, IPV6_V6ONLY): _set_v6only,
         (IPPROTO_IPV6, IPV6_TCLASS): _set_tclass,
         (IPPROTO_IPV6, IPV6_DONTFRAG): _flag("dontfrag"),
+        (IPPROTO_UDP, UDP_CORK): _set_cork,
+        (IPPROTO_UDP, UDP_NO_CHECK6_TX): _flag("no_check6_tx"),
         (IPPROTO_UDP, UDP_NO_CHECK6_RX): _flag("no_check6_rx"),
     }
 )
@@ -445,6 +452,7 @@ _GET: dict[Key, Getter] = {key: _kept(key, default) for key, default in (_FLAGS_
     (SOL_SOCKET, SO_REUSEADDR): _field("reuseaddr"),
     (SOL_SOCKET, SO_REUSEPORT): _field("reuseport"),
     (SOL_SOCKET, SO_BROADCAST): _field("broadcast"),
+    (SOL_SOCKET, SO_NO_CHECK): _field("no_check"),
     (SOL_SOCKET, SO_RCVBUF): _field("rcvbuf"),
     (SOL_SOCKET, SO_SNDBUF): _field("sndbuf"),
     (SOL_SOCKET, SO_RCVLOWAT): _kept((SOL_SOCKET, SO_RCVLOWAT), 1),
@@ -464,12 +472,13 @@ _GET: dict[Key, Getter] = {key: _kept(key, default) for key, default in (_FLAGS_
     (IPPROTO_IP, IP_FREEBIND): _field("freebind"),
     (IPPROTO_IP, IP_MULTICAST_IF): _get_multicast_if,
     (IPPROTO_IP, IP_MULTICAST_TTL): _field("multicast_ttl"),
-    (IPPROTO_IP, IP_MULTICAST_LOOP): _constant(0),
+    (IPPROTO_IP, IP_MULTICAST_LOOP): _field("multicast_loop"),
     (IPPROTO_IP, IP_MULTICAST_ALL): _field("multicast_all"),
     (IPPROTO_IPV6, IPV6_UNICAST_HOPS): _get_ttl,
     (IPPROTO_IPV6, IPV6_MULTICAST_IF): _get_multicast_if6,
     (IPPROTO_IPV6, IPV6_MULTICAST_HOPS): _field("multicast_ttl"),
-    (IPPROTO_IPV6, IPV6_MULTICAST_LOOP): _constant(0),
+    (IPPROTO_IPV6, IPV6_MULTICAST_LOOP): _field("multicast_loop"),
+    (IPPROTO_IPV6, IPV6_AUTOFLOWLABEL): _field("autoflowlabel"),
     (IPPROTO_IPV6, IPV6_MULTICAST_ALL): _field("multicast_all"),
     (IPPROTO_IPV6, IPV6_MTU_DISCOVER): _field("pmtu_disc"),
     (IPPROTO_IPV6, IPV6_MTU): _get_mtu,
@@ -477,5 +486,7 @@ _GET: dict[Key, Getter] = {key: _kept(key, default) for key, default in (_FLAGS_
     (IPPROTO_IPV6, IPV6_V6ONLY): _field("v6only"),
     (IPPROTO_IPV6, IPV6_TCLASS): _field("tos"),
     (IPPROTO_IPV6, IPV6_DONTFRAG): _field("dontfrag"),
+    (IPPROTO_UDP, UDP_CORK): _get_cork,
+    (IPPROTO_UDP, UDP_NO_CHECK6_TX): _field("no_check6_tx"),
     (IPPROTO_UDP, UDP_NO_CHECK6_RX): _field("no_check6_rx"),
 }

@@ -351,6 +351,107 @@ def test_broadcast_needs_permission() -> None:
     udp(program)
 
 
+# --- several sends, one datagram ---
+
+
+def test_more_and_cork_make_one_datagram_of_several_sends() -> None:
+    async def program(world: World, a: DatagramSocket, b: DatagramSocket) -> None:
+        more = stdlib.MSG_MORE
+        assert refused(lambda: a.send(b"x", more)) == "EDESTADDRREQ"
+        a.sendto(b"one ", (B4, PORT), more)
+        a.sendto(b"two", ("10.0.0.77", 9))  # where the first one named
+        a.setsockopt(17, 1, 1)  # UDP_CORK
+        a.sendto(b"three ", (B4, PORT))
+        a.sendto(b"four", (B4, PORT))
+        await settle()
+        assert b.recv(100) == b"one two"
+        assert refused(lambda: b.recv(100)) == "EAGAIN"
+        a.setsockopt(17, 1, 0)
+        await settle()
+        assert b.recv(100) == b"three four"
+        a.sendto(bytes(40_000), (B4, PORT), more)
+        assert refused(lambda: a.sendto(bytes(40_000), (B4, PORT), more)) == "EMSGSIZE"
+        a.sendto(b"fresh", (B4, PORT))
+        await settle()
+        assert b.recv(100) == b"fresh"
+
+    udp(program)
+
+
+# --- what we send and hear ourselves ---
+
+
+def test_a_member_hears_its_own_multicast_unless_the_sender_turned_that_off() -> None:
+    async def program(world: World, a: DatagramSocket, b: DatagramSocket) -> None:
+        here = stdlib.inet_aton("239.1.1.1") + stdlib.inet_aton(B4)
+        sender = world.b.datagram_socket()
+        sender.setsockopt(IP, stdlib.IP_MULTICAST_IF, stdlib.inet_aton(B4))
+        assert sender.getsockopt(IP, stdlib.IP_MULTICAST_LOOP) == 1
+        sender.sendto(b"before", ("239.1.1.1", PORT))
+        await settle()
+        assert not b.poll() & IN
+        b.setsockopt(IP, stdlib.IP_ADD_MEMBERSHIP, here)
+        sender.sendto(b"x", ("239.1.1.1", PORT))
+        assert not b.poll() & IN  # not inside the call
+        await settle()
+        assert b.recvfrom(10) == (b"x", (B4, sender.getsockname()[1]))
+        sender.setsockopt(IP, stdlib.IP_MULTICAST_LOOP, 0)
+        sender.sendto(b"y", ("239.1.1.1", PORT))
+        await settle()
+        assert refused(lambda: b.recv(10)) == "EAGAIN"
+
+    udp(program)
+
+
+def test_multicast_with_ttl_0_stays_on_the_host() -> None:
+    async def program(world: World, a: DatagramSocket, b: DatagramSocket) -> None:
+        for sock, host in ((a, A4), (b, B4)):
+            sock.setsockopt(IP, stdlib.IP_ADD_MEMBERSHIP, stdlib.inet_aton("239.1.1.1") + stdlib.inet_aton(host))
+        a.bind(("", PORT))
+        a.setsockopt(IP, stdlib.IP_MULTICAST_TTL, 0)
+        a.setsockopt(IP, stdlib.IP_MULTICAST_IF, stdlib.inet_aton(A4))
+        a.sendto(b"x", ("239.1.1.1", PORT))
+        await settle()
+        assert a.recv(10) == b"x"
+        assert not b.poll() & IN
+
+    udp(program)
+
+
+def test_a_broadcast_is_heard_by_the_sender_too() -> None:
+    async def program(world: World, a: DatagramSocket, b: DatagramSocket) -> None:
+        own = world.a.datagram_socket()
+        own.bind(("", PORT))
+        own.setsockopt(IP, 8, 1)  # IP_PKTINFO
+        a.setsockopt(SOL_SOCKET, stdlib.SO_BROADCAST, 1)
+        a.sendto(b"x", ("10.0.0.255", PORT))
+        await settle()
+        assert b.recv(10) == b"x"
+        data, control, _, source = own.recvmsg(10, 100)
+        assert (data, source) == (b"x", (A4, a.getsockname()[1]))
+        # the address for an answer, and the one it was sent to
+        assert control == [(IP, 8, struct.pack("=i", 2) + stdlib.inet_aton(A4) + stdlib.inet_aton("10.0.0.255"))]
+
+    udp(program)
+
+
+def test_a_group_of_ipv6_is_heard_here_too() -> None:
+    async def program(world: World, a: DatagramSocket, b: DatagramSocket) -> None:
+        group = stdlib.inet_pton(AF_INET6, "ff15::1")
+        own = world.a.datagram_socket(AF_INET6)
+        own.bind(("", PORT))
+        for sock in (own, b):
+            sock.setsockopt(IPV6, stdlib.IPV6_JOIN_GROUP, group + struct.pack("=i", 2))
+        a.setsockopt(IPV6, stdlib.IPV6_MULTICAST_IF, 2)
+        a.sendto(b"x", ("ff15::1", PORT))
+        await settle()
+        assert own.recvfrom(10)[1][:2] == (A6, a.getsockname()[1])
+        assert b.recv(10) == b"x"
+        assert refused(lambda: a.connect(("fe80::1", 7))) == "EINVAL"
+
+    udp(program, AF_INET6)
+
+
 # --- options ---
 
 
