@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from pytcp.cli.inspect.nstat_order import rank
+
 Facts = Mapping[str, Any]
 
 GROUPS = ("TcpExt", "IpExt", "IcmpMsg", "Icmp6", "Udp6", "Ip6", "Icmp", "Tcp", "Udp", "Ip")
@@ -68,7 +70,7 @@ def expose(totals: Mapping[str, int], sockstat: Facts, interfaces: Iterable[Fact
 
 
 def _lines(totals: Mapping[str, int], sockstat: Facts, interfaces: list[Facts], sockets: list[Facts]) -> Iterator[str]:
-    for name in sorted(totals):
+    for name in sorted(totals, key=rank):
         group = next(group for group in GROUPS if name.startswith(group))
         kind = "gauge" if name == "TcpCurrEstab" else "counter"
         yield from _metric(f"netstat_{group}_{name.removeprefix(group)}", kind, f"{name} as nstat counts it", [({}, totals[name])])
