@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, str] = {
     "doctor": "What is missing on this machine, and what to do about it.",
     "drill": "Run packetdrill scripts on pytcp, or on this machine's kernel.",
     "http": "Serve a folder, or fetch a URL, over pytcp.",
+    "iperf3": "Throughput to and from any iperf3, as client or server.",
     "link": "Interfaces of a running stack, as ip -s link.",
     "nc": "Connect or listen, and copy standard input and output.",
     "neigh": "Neighbours of a running stack, as ip neigh.",
@@ -96,8 +97,12 @@ def _interrupted(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt)
 
 
-def _terminate(signum: int, frame: Any) -> NoReturn:
-    raise KeyboardInterrupt
+def _terminate(signum: int, frame: Any) -> None:
+    """SIGTERM, as if it were Ctrl-C: trio's handler knows where an interruption does no harm."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):
+        raise KeyboardInterrupt
+    handler(signal.SIGINT, frame)
 
 
 def expected(error: BaseException) -> bool:

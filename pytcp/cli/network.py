@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from pytcp.lab.testbed import Testbed
     from pytcp.link.frame import Link
     from pytcp.sockets.open import TrioStack
+    from pytcp.sockets.socket import Socket
     from pytcp.sockets.streams import TcpStream
 
 PATIENCE = 3.0
+LAST_WORDS = 0.3  # seconds a --peer program has to end by itself when the command is done
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -74,14 +76,14 @@ class Network:
         plain = [address.partition("/")[0] for address in self.addresses]
         return [f"[{address}]" if ":" in address else address for address in plain]
 
-    async def connect(self, host: str, port: int) -> TcpStream:
+    async def connect(self, host: str, port: int, prepare: Callable[[Socket], object] | None = None) -> TcpStream:
         """`open_tcp_stream`, waiting for a server that --peer is only starting."""
         import trio
 
         deadline = trio.current_time() + self.patience
         while True:
             try:
-                return await self.stack.open_tcp_stream(host, port)
+                return await self.stack.open_tcp_stream(host, port, prepare=prepare)
             except OSError:
                 if trio.current_time() >= deadline:
                     raise
@@ -95,9 +97,8 @@ def run(where: Where, program: Callable[[Network], Awaitable[int]]) -> int:
     with _place(where) as (link, testbed, addresses):
 
         async def main() -> int:
-            async with _stack(where, link, testbed, addresses) as network:
-                with _peer_command(where, testbed):
-                    return await program(network)
+            async with _stack(where, link, testbed, addresses) as network, _peer_command(where, testbed):
+                return await program(network)
 
         return trio.run(main)
 
@@ -134,14 +135,19 @@ async def _stack(where: Where, link: Link, testbed: Testbed | None, addresses: t
             click.echo(note, err=True)
 
 
-@contextlib.contextmanager
-def _peer_command(where: Where, testbed: Testbed | None) -> Iterator[None]:
+@contextlib.asynccontextmanager
+async def _peer_command(where: Where, testbed: Testbed | None) -> AsyncIterator[None]:
     if where.peer is None or testbed is None:
         yield
         return
     names = {"PYTCP4": testbed.address4, "PYTCP6": testbed.address6, "PEER4": testbed.peer4, "PEER6": testbed.peer6}
     child: subprocess.Popen[bytes] = testbed.popen(["sh", "-c", where.peer], env={**os.environ, **names})
+    import trio
+
     try:
         yield
+        with trio.move_on_after(LAST_WORDS):
+            while child.poll() is None:
+                await trio.sleep(0.01)
     finally:
         testbed.stop(child)

@@ -58,8 +58,15 @@ async def open_wired(
         link = emulator = Emulator(link, runtime.heap, seed, tx=tx, rx=rx)
     if writer is not None:
         link = Capture(link, writer, label, realtime_ns=runtime.realtime_ns)
+    raised: BaseException | None = None
     async with trio.open_nursery() as nursery:
         await nursery.start(runtime.run)
-        async with open_stack(link=link, addresses=addresses, runtime=runtime, **options) as stack:
-            yield Wired(stack, emulator)
+        try:
+            async with open_stack(link=link, addresses=addresses, runtime=runtime, **options) as stack:
+                yield Wired(stack, emulator)
+        except BaseException as exc:
+            # raised again outside the nursery, which would wrap it into a group
+            raised = exc
         nursery.cancel_scope.cancel()
+    if raised is not None:
+        raise raised

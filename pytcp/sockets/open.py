@@ -141,10 +141,19 @@ class TrioStack:
             raise
         return UdpEndpoint(socket)
 
-    async def open_tcp_stream(self, host: str | bytes, port: int, *, local_address: str | None = None, nodelay: bool | None = True) -> TcpStream:
+    async def open_tcp_stream(
+        self,
+        host: str | bytes,
+        port: int,
+        *,
+        local_address: str | None = None,
+        nodelay: bool | None = True,
+        prepare: Callable[[Socket], object] | None = None,
+    ) -> TcpStream:
         """Connect to a numeric host and port, as `trio.open_tcp_stream`.
 
-        local_address: the source address, None for the route's. nodelay: see `TcpStream`.
+        local_address: the source address, None for the route's. nodelay: see `TcpStream`. prepare: called with
+        the socket before it connects, for options that matter from the SYN on.
         Raises OSError: ECONNREFUSED, ETIMEDOUT, ENETUNREACH, ...; socket.gaierror for a name.
         """
         family, text = numeric(host)
@@ -153,6 +162,8 @@ class TrioStack:
         waiter = Waiter()
         socket.notify = waiter.notify
         try:
+            if prepare is not None:
+                prepare(socket)
             if local_address is not None:
                 socket.bind((local_address, 0))
             try:

@@ -1,4 +1,4 @@
-"""The benchmark's services, the iperf3 server and the peer's programs, without a network of ours."""
+"""The benchmark's services and the peer's programs, without a network of ours."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import trio
 from trio.testing import memory_stream_pair
 
 from pytcp.lab import peer, services
-from pytcp.lab.iperf3 import COOKIE_SIZE, PARAM_EXCHANGE, Iperf3
 
 
 def test_discard_reads_to_the_end() -> None:
@@ -65,46 +63,6 @@ def test_rpc_answers_whole_requests_only() -> None:
                 answered += len(await theirs.receive_some(1 << 20))
             assert answered == 2 * services.RPC_SIZE
             await theirs.send_eof()
-
-    trio.run(main)
-
-
-@pytest.mark.parametrize(
-    "junk",
-    [
-        b"GET / HTTP/1.1\r\n",  # shorter than a cookie
-        b"c" * COOKIE_SIZE + b"\xff\xff\xff\xff{}",  # a length beyond all reason
-        b"c" * COOKIE_SIZE + b"\0\0\0\2[]",  # JSON, but no object
-        b"c" * COOKIE_SIZE + b"\0\0\0\3{,}",  # no JSON
-    ],
-)
-def test_a_client_that_does_not_speak_iperf3_only_loses_its_connection(junk: bytes) -> None:
-    async def main() -> None:
-        server = Iperf3()
-        for _ in range(2):  # the server is ready for the next one
-            ours, theirs = memory_stream_pair()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(server.handle, ours)
-                await theirs.send_all(junk)
-                await theirs.send_eof()
-        assert server.tests == 0
-
-    trio.run(main)
-
-
-def test_a_second_client_during_a_test_is_sent_away() -> None:
-    async def main() -> None:
-        server = Iperf3()
-        first, first_theirs = memory_stream_pair()
-        second, second_theirs = memory_stream_pair()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(server.handle, first)
-            await first_theirs.send_all(b"a" * COOKIE_SIZE)
-            assert await first_theirs.receive_some(1) == bytes((PARAM_EXCHANGE,))
-            nursery.start_soon(server.handle, second)
-            await second_theirs.send_all(b"b" * COOKIE_SIZE)
-            assert await second_theirs.receive_some(1) == b"\xff"
-            nursery.cancel_scope.cancel()
 
     trio.run(main)
 

@@ -1,0 +1,191 @@
+"""iperf3 client and server of ours on two stacks, in virtual time."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from pytcp.lab.iperf3 import PORT, Iperf3Error, Server, Settings, run_client
+from pytcp.sockets.socket import Socket
+from pytcp.sockets.streams import TcpStream
+
+from .streams import B4, World, simulate
+
+MIB = 1 << 20
+
+
+async def measure(two: World, server: Server, settings: Settings, lines: list[str] | None = None, **options: Any) -> dict[str, Any]:
+    async def connect(host: str, port: int, prepare: Any) -> TcpStream:
+        return await two.a.open_tcp_stream(host, port, prepare=prepare)
+
+    return await run_client(connect, B4, settings, say=None if lines is None else lines.append, **options)
+
+
+async def serving(two: World, nursery: trio.Nursery, server: Server) -> None:
+    await nursery.start(partial(two.b.serve_tcp, server.handle, PORT))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_both_ends_count_the_same_bytes_when_the_amount_is_given(reverse: bool) -> None:
+    async def program(two: World) -> None:
+        trees: list[dict[str, Any]] = []
+        server = Server(on_json=trees.append)
+        async with trio.open_nursery() as nursery:
+            await serving(two, nursery, server)
+            tree = await measure(two, server, Settings(amount=4 * MIB, reverse=reverse, parallel=2))
+            await server.finished.wait()
+            nursery.cancel_scope.cancel()
+        assert tree["end"]["sum_sent"]["bytes"] == 4 * MIB
+        assert trees[0]["end"]["sum_sent"]["bytes"] == 4 * MIB
+        # a receiver that is the client ends the test as soon as it has all
+        assert tree["end"]["sum_received"]["bytes"] == trees[0]["end"]["sum_received"]["bytes"] == 4 * MIB
+        assert server.bytes == 4 * MIB
+        assert [stream["sender"]["sender"] for stream in tree["end"]["streams"]] == [not reverse] * 2
+
+    simulate(program)
+
+
+def test_a_bitrate_and_a_time_give_their_product() -> None:
+    async def program(two: World) -> None:
+        server = Server()
+        lines: list[str] = []
+        async with trio.open_nursery() as nursery:
+            await serving(two, nursery, server)
+            tree = await measure(two, server, Settings(duration=4, bitrate=8 << 20, length=MIB // 8), lines)
+            nursery.cancel_scope.cancel()
+        # 1 MiB/s in blocks of an eighth: at most one block more or less
+        assert abs(tree["end"]["sum_sent"]["bytes"] - 4 * MIB) <= MIB // 8
+        assert len(tree["intervals"]) == 4
+        assert [round(interval["sum"]["end"]) for interval in tree["intervals"]] == [1, 2, 3, 4]
+        assert lines[0] == f"Connecting to host {B4}, port {PORT}"
+        assert lines[2] == "[ ID] Interval           Transfer     Bitrate         Retr  Cwnd"
+        assert lines[-1] == "iperf Done."
+
+    simulate(program)
+
+
+def test_the_omitted_beginning_is_shown_but_not_counted() -> None:
+    async def program(two: World) -> None:
+        server = Server()
+        async with trio.open_nursery() as nursery:
+            await serving(two, nursery, server)
+            tree = await measure(two, server, Settings(duration=2, omit=1, bitrate=8 << 20, length=MIB // 8))
+            nursery.cancel_scope.cancel()
+        assert [interval["sum"]["omitted"] for interval in tree["intervals"]] == [True, False, False]
+        assert tree["end"]["sum_sent"]["bytes"] == sum(interval["sum"]["bytes"] for interval in tree["intervals"][1:])
+        assert tree["end"]["sum_sent"]["seconds"] == pytest.approx(2)
+
+    simulate(program)
+
+
+def test_both_directions_at_once_are_told_apart() -> None:
+    async def program(two: World) -> None:
+        server = Server()
+        lines: list[str] = []
+        async with trio.open_nursery() as nursery:
+            await serving(two, nursery, server)
+            tree = await measure(two, server, Settings(duration=2, bidirectional=True, bitrate=8 << 20), lines)
+            nursery.cancel_scope.cancel()
+        end = tree["end"]
+        assert [stream["sender"]["sender"] for stream in end["streams"]] == [True, False]
+        for name in ("sum_sent", "sum_received", "sum_sent_bidir_reverse", "sum_received_bidir_reverse"):
+            assert end[name]["bytes"] == pytest.approx(2 * MIB, rel=0.2)
+        assert any(line.startswith("[  5][TX-C]") for line in lines)
+        assert any(line.startswith("[  7][RX-C]") for line in lines)
+
+    simulate(program)
+
+
+def test_what_the_server_printed_comes_along() -> None:
+    async def program(two: World) -> None:
+        printed: list[str] = []
+        server = Server(say=printed.append)
+        async with trio.open_nursery() as nursery:
+            await serving(two, nursery, server)
+            tree = await measure(two, server, Settings(amount=MIB, server_output=True))
+            nursery.cancel_scope.cancel()
+        assert tree["server_output_text"] == "\n".join(printed) + "\n"
+        assert "Accepted connection from 10.0.0.1" in printed[0]
+
+    simulate(program)
+
+
+def test_options_reach_the_streams_of_both_ends() -> None:
+    async def program(two: World) -> None:
+        server = Server()
+        seen: list[tuple[int | bytes, int | bytes]] = []
+
+        async def handle(stream: TcpStream) -> None:
+            await server.handle(stream)
+            if not stream.socket.getsockopt(6, 1):  # the control connection keeps trio's TCP_NODELAY
+                seen.append((stream.socket.getsockopt(6, 13, 16), stream.socket.getsockopt(0, 1)))
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(partial(two.b.serve_tcp, handle, PORT))
+            await measure(two, server, Settings(amount=MIB, congestion="reno", tos=0x10, mss=1000))
+            nursery.cancel_scope.cancel()
+        assert [(bytes(name).rstrip(b"\0") if isinstance(name, bytes) else name, tos) for name, tos in seen] == [(b"reno", 0x10)]
+        assert max(size for _, sender, _, size in two.wire if sender == "a") > 1000  # super-segments
+        # without time stamps an MSS of 1000 would be 1000; they cost 12 bytes each
+        assert two.a.net.mib.TcpOutSegs >= MIB // 1000
+
+    simulate(program)
+
+
+def test_an_option_the_stack_does_not_have_ends_the_test_before_it_begins() -> None:
+    async def program(two: World) -> None:
+        async with trio.open_nursery() as nursery:
+            await serving(two, nursery, Server())
+            with pytest.raises(Iperf3Error, match="unknown congestion control 'nosuch'"):
+                await measure(two, Server(), Settings(congestion="nosuch"))
+            nursery.cancel_scope.cancel()
+
+    simulate(program)
+
+
+def test_a_server_that_is_stopped_in_the_middle_says_so() -> None:
+    async def program(two: World) -> None:
+        async def serve_a_while(task_status: Any) -> None:
+            with trio.move_on_after(1.5):
+                await two.b.serve_tcp(Server().handle, PORT, task_status=task_status)
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve_a_while)
+            with pytest.raises(Iperf3Error, match=r"the server has terminated|Connection reset by peer"):
+                await measure(two, Server(), Settings(duration=5, bitrate=8 << 20))
+        assert two.a.net.now() < 2_000_000_000
+
+    simulate(program)
+
+
+def test_a_cancelled_client_says_so_and_the_server_takes_the_next_one() -> None:
+    async def program(two: World) -> None:
+        said: list[str] = []
+        server = Server(say=said.append)
+        async with trio.open_nursery() as nursery:
+            await serving(two, nursery, server)
+            with trio.move_on_after(1.5):
+                await measure(two, server, Settings(duration=5, bitrate=8 << 20))
+            await server.finished.wait()
+            assert said[-1] == "iperf3: error - the client has terminated"
+            tree = await measure(two, server, Settings(amount=MIB))
+            nursery.cancel_scope.cancel()
+        assert tree["end"]["sum_received"]["bytes"] == MIB
+
+    simulate(program)
+
+
+def prepared(socket: Socket) -> None:
+    raise OSError(22, "no")
+
+
+def test_a_refused_preparation_leaves_no_socket_behind() -> None:
+    async def program(two: World) -> None:
+        with pytest.raises(OSError, match="no"):
+            await two.a.open_tcp_stream(B4, PORT, prepare=prepared)
+        assert not two.a._sockets
+
+    simulate(program)
