@@ -241,7 +241,7 @@ def _renew(sk: Sock) -> None:
     for name in Sock.__slots__:
         if name not in _KEPT:
             setattr(sk, name, getattr(fresh, name))
-    sk.rcv_mss = rwnd.TCP_MIN_MSS
+    rwnd.forget_rcv_mss(sk)
     sk.sock_flags &= ~SF_DONE
     if not sk.sock_flags & BINDADDR_LOCK:
         sk.saddr = b""

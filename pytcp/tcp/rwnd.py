@@ -100,6 +100,11 @@ def init_rcv_mss(sk: Sock) -> None:
     sk.rcv_mss = max(min(sk.advmss, sk.mss_cache, sk.rcv_wnd // 2, MIN_MSS_DEFAULT), TCP_MIN_MSS)
 
 
+def forget_rcv_mss(sk: Sock) -> None:
+    """The connection is over: its peer's segment size means nothing for the next one."""
+    sk.rcv_mss = TCP_MIN_MSS
+
+
 def init_buffer_space(sk: Sock) -> None:
     """The connection is up: settle clamp and slow-start threshold, start the autotuning measurement.
 
