@@ -5,6 +5,9 @@ the task waits for readiness. Names in addresses go through `trio.socket.getaddr
 resolver of the run. After `close` every call is OSError EBADF, and a task that was waiting gets
 ClosedResourceError; what the stack's end does to a call is the stack's error.
 
+A socket that a program drops without closing it is closed then, with a ResourceWarning, as the standard
+library's is.
+
 There is no descriptor behind it. `fileno()` is a number no descriptor can have, -1 once closed, so that
 programs that only look whether a socket is open are served, and a system call on it fails with EBADF;
 `detach`, `dup` and `set_inheritable(True)` are EOPNOTSUPP.
@@ -12,11 +15,13 @@ programs that only look whether a socket is open are served, and a system call o
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import operator
 import os
 import socket as stdlib
+import warnings
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
@@ -36,6 +41,12 @@ _numbers = itertools.count(FIRST_NUMBER)
 BACKLOG = min(stdlib.SOMAXCONN, 128)
 
 
+def _let_go(sock: Socket | DatagramSocket, stands_for: stdlib.socket | None) -> None:
+    sock.close()
+    if stands_for is not None:
+        stands_for.close()
+
+
 class TrioSocket(trio.socket.SocketType):
     """Takes ownership of `sock`. proto: as the program gave it."""
 
@@ -47,7 +58,16 @@ class TrioSocket(trio.socket.SocketType):
         self._shut = False
         self._waiter = Waiter()
         self._stands_for: stdlib.socket | None = None
+        self._token = trio.lowlevel.current_trio_token()
         sock.notify = self._waiter.notify
+
+    def __del__(self) -> None:
+        if getattr(self, "_number", -1) < 0:
+            return
+        warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
+        # the collector may run in any thread, the stack belongs to one
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(_let_go, self._sock, self._stands_for)
 
     def stand_for(self, sock: stdlib.socket) -> None:
         """Close `sock` with this one: who made it may still ask it for its address."""
@@ -245,9 +265,7 @@ class TrioSocket(trio.socket.SocketType):
     def close(self) -> None:
         """Close; who waits on it gets ClosedResourceError. Harmless when done before."""
         self._number = -1
-        self._sock.close()
-        if self._stands_for is not None:
-            self._stands_for.close()
+        _let_go(self._sock, self._stands_for)
 
     # --- receiving ---
 

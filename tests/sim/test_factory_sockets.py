@@ -279,6 +279,22 @@ def test_a_closed_socket_says_so_and_wakes_who_waits() -> None:
     on_a(program)
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_socket_that_is_dropped_is_closed_with_a_warning() -> None:
+    async def program(world: World) -> None:
+        [listener] = await trio.open_tcp_listeners(PORT, host=A4)
+        client = await world.b.open_tcp_stream(A4, PORT)
+        stream = await listener.accept()
+        await client.send_all(b"never read")
+        await trio.sleep(0.1)
+        with pytest.warns(ResourceWarning, match="unclosed <trio socket on pytcp Socket ESTABLISHED"):
+            del stream
+        with pytest.raises(trio.BrokenResourceError):
+            await client.receive_some()
+
+    on_a(program)
+
+
 def test_a_second_factory_in_one_run_is_refused_and_the_first_one_stays() -> None:
     async def program(world: World) -> None:
         with pytest.raises(RuntimeError, match="a socket factory already"), use_stack(world.b):
