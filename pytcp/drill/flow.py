@@ -71,8 +71,8 @@ class Flow:
 
     # --- a whole packet ---
 
-    def options_to_wire(self, packet: TcpPacket, scaled: bool = False) -> tuple[Opt, ...]:
-        """An injected packet's options with the numbers of the stack translated. `scaled`: ecr is taken as it is."""
+    def options_to_wire(self, packet: TcpPacket) -> tuple[Opt, ...]:
+        """An injected packet's options with the numbers of the stack translated."""
         if packet.options is None or packet.options is ANY:
             return ()
         done: list[Opt] = []
@@ -80,7 +80,7 @@ class Flow:
             if option.kind == "sack":
                 base = self.local_base(bool(packet.flags & SYN))
                 option = Opt("sack", blocks=tuple((a + base & M32, b + base & M32) for a, b in option.blocks))
-            elif option.kind == "TS" and packet.flags & ACK and not scaled:
+            elif option.kind == "TS" and packet.flags & ACK:
                 option = Opt("TS", (option.value[0], self.stamp_to_wire(option.value[1])))
             done.append(option)
         return tuple(done)

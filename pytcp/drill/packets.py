@@ -178,9 +178,9 @@ def ip_packet(src: bytes, dst: bytes, proto: int, payload: bytes, info: IpInfo) 
     return Ipv6(src, dst, proto, payload, tclass=_tos(info), flow=info.flowlabel or 0, hop_limit=ttl).emit()
 
 
-def build_tcp(packet: TcpPacket, flow: Flow, to: Addresses, where: Where, scaled: bool = False) -> bytes:
+def build_tcp(packet: TcpPacket, flow: Flow, to: Addresses, where: Where) -> bytes:
     """The bytes of a segment from the tool to the stack."""
-    raw = encode_options(flow.options_to_wire(packet, scaled), where)
+    raw = encode_options(flow.options_to_wire(packet), where)
     # an ACK flag without `ack N` acknowledges the script's 0
     syn = bool(packet.flags & SYN)
     ack = (packet.ack or 0) + (flow.local_base(syn) if packet.flags & ACK else 0) & M32
@@ -300,7 +300,8 @@ def merge(first: Live, more: Live) -> Live | str:
         return "the pieces have different options"
     if a.flags & 0x007:
         return "a piece with SYN, FIN or RST is not followed by another"
-    header = replace(a, flags=a.flags | b.flags, payload=a.payload + b.payload, ack=b.ack, window=b.window)
+    # whether it was pushed the last piece says
+    header = replace(a, flags=a.flags & ~PSH | b.flags, payload=a.payload + b.payload, ack=b.ack, window=b.window)
     return replace(first, header=header, time_ns=first.time_ns, pieces=first.pieces + 1, data=first.data)
 
 

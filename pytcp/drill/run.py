@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 from pathlib import Path
 
 from .errors import DrillError, ScriptError, Where
@@ -90,16 +90,14 @@ def setup_for(script: Script, ip: str, settings: Settings) -> Setup:
 
     setup.local, setup.remote, setup.prefix = text("local_ip", defaults["local"]), text("remote_ip", defaults["remote"]), int(defaults["prefix"])
     setup.gateway = text("gateway_ip", defaults["gateway"])
-    net = ip_network(f"{setup.local}/{setup.prefix}", strict=False)
-    if ip_address(setup.gateway) not in net or setup.gateway == setup.local:
-        setup.gateway = str(next(host for host in (net[2], net[3]) if str(host) != setup.local))
+    if ip_address(setup.gateway) == ip_address(setup.local):
+        setup.gateway = str(ip_address(setup.local) + 1)
     setup.bind_port = whole("bind_port", 8080, 65535)
     setup.connect_port = whole("connect_port", 8080, 65535)
     setup.mtu = whole("mtu", 1520 if ip == "ipv6" else 1500, 65535)  # one MSS for all modes
     setup.mss = whole("mss", 0, 65535)
     setup.tolerance_ns = whole("tolerance_usecs", 4000, 10**9) * 1000
     setup.stamp_tick_ns = whole("tcp_ts_tick_usecs", 0, 10**6) * 1000
-    setup.stamp_ecr_scaled = "tcp_ts_ecr_scaled" in options
     setup.strict_segments = "strict_segments" in options or settings.strict
     try:
         setup.tolerance_percent = float(options.get("tolerance_percent") or 12.5)

@@ -212,7 +212,7 @@ class Runner:
         when = event.when
         if when.until_ns is None:
             if not pending.done:
-                self.target.wait(min(started + self._tolerance(0), self.limit_ns), lambda: pending.done)
+                self.target.wait(started + self.target.patience_ns, lambda: pending.done)
             if not pending.done:
                 raise Mismatch("the call blocks, and the script does not say so (T...E)", event.where)
             self.calls.verify(event, prepared, pending)
@@ -299,7 +299,7 @@ class Runner:
         if isinstance(packet, TcpPacket):
             if packet.flags & SYN and flow.remote_isn is None:
                 flow.remote_isn = packet.seq
-            data = build_tcp(packet, flow, self.to, event.where, self.setup.stamp_ecr_scaled)
+            data = build_tcp(packet, flow, self.to, event.where)
         else:
             data = build_icmp(packet, flow, self.to, event.where)
         self._drain()
@@ -343,7 +343,9 @@ class Runner:
             self.flow = next((flow for flow in self.flows if (flow.local_port, flow.remote_port) == pair), None) or self._new_flow(*pair)
             return True
         flow = self.flow
-        if flow is not None and (flow.local_port, flow.remote_port) == pair:
+        # a connection begun since: its SYN is what an expected SYN means
+        fresh = packet is not None and packet.flags & (SYN | ACK) == SYN and self.calls.connects > 0
+        if flow is not None and (flow.local_port, flow.remote_port) == pair and not fresh:
             return True
         known = any((other.local_port, other.remote_port) == pair for other in self.flows)
         if not known and is_syn(live):

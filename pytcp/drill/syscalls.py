@@ -52,9 +52,8 @@ class Descriptors:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         raise ScriptError(f"descriptor {fd} was never opened", where)
 
-    def put(self, fd: int, handle: Handle, where: Where) -> None:
-        if fd in self.live:
-            raise ScriptError(f"descriptor {fd} is open already", where)
+    def put(self, fd: int, handle: Handle) -> None:
+        """A new descriptor; what had the number before stays open, and is forgotten."""
         self.live[fd] = handle
         self.closed.discard(fd)
 
@@ -175,7 +174,7 @@ class Syscalls:
             want = -1 if isinstance(call.result, Dots) else number(call.result, where)
             if want < 0:
                 raise Mismatch(f"{call.name}() succeeded, expected {want} {call.error or ''}".rstrip(), where)
-            self.fds.put(want, handle, where)
+            self.fds.put(want, handle)
             if socket:
                 self.fds.sockets.append(want)
                 self.on_open(want)
@@ -208,11 +207,10 @@ class Syscalls:
         return Prepared(self.target.calls.accept, (self._fd(call, where), number(call.args[3], where)), self._new_fd(call, where, True))
 
     def _connecting(self, call: Syscall, where: Where) -> None:
-        self.connects += 1
         fd = number(call.args[0], where)
         if fd not in self.fds.sockets:
+            self.connects += 1
             self.fds.sockets.append(fd)
-            self.on_open(fd)
 
     def _connect(self, call: Syscall, where: Where) -> Prepared:
         to = self._address(call.args[1], self.setup.connect_port, self.setup.remote, where)
@@ -321,7 +319,7 @@ class Syscalls:
             if want is not None and not isinstance(want, Dots) and number(want, where) != got_flags:
                 raise Mismatch(f"recvmsg() set msg_flags {got_flags:#x}, expected {number(want, where):#x}", where)
             if isinstance(control, ListOf):
-                check_control(control, found, where)
+                check_control(control, found, self.setup, self.target.epoch_ns(), where)
 
         return Prepared(self.target.calls.recvmsg, (self._fd(call, where), size, 512, flags), lambda answer: len(answer[0]), check)
 
@@ -343,7 +341,7 @@ class Syscalls:
 
         def returned(ends: Any) -> int:
             for fd, end in zip(numbers, ends, strict=True):
-                self.fds.put(fd, end, where)
+                self.fds.put(fd, end)
             return 0
 
         return Prepared(self.target.calls.pipe, (), returned)

@@ -41,7 +41,6 @@ class Setup:
     tolerance_ns: int = 4_000_000
     tolerance_percent: float = 12.5
     stamp_tick_ns: int = 0
-    stamp_ecr_scaled: bool = False
     strict_segments: bool = False
     compat: bool = False
     timeout_s: float = 60.0
@@ -112,6 +111,13 @@ class Target(Protocol):
 
     def now(self) -> int:
         """ns since `start`."""
+
+    def epoch_ns(self) -> int:
+        """The wall clock at `start`, ns since 1970."""
+
+    @property
+    def patience_ns(self) -> int:
+        """How long a call that does not block may take."""
 
     def wait(self, until_ns: int, done: Callable[[], bool]) -> None:
         """Let time pass until `until_ns`, or until `done()` (looked at whenever something happened)."""

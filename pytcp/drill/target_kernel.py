@@ -15,18 +15,22 @@ import fcntl
 import os
 import queue
 import select
+import shlex
 import shutil
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from struct import Struct
 from typing import Any
 
+import pytcp
 from pytcp.lab.netns import Namespace, TestbedError
 from pytcp.tcp.info import TcpInfo
 
@@ -43,6 +47,7 @@ GSO_TCPV4, GSO_TCPV6 = 1, 4
 NEEDS_CSUM = 1
 READ_SIZE = 65536 + _VNET.size
 SPIN_NS = 200_000  # the last stretch before a time is waited for by looking at the clock
+PATIENCE_NS = 50_000_000  # on a busy machine a thread starts late
 COMMAND_TIMEOUT = 60.0
 CONGESTION = "cubic"
 TCP_INFO_SIZE = 512
@@ -108,6 +113,7 @@ class KernelTarget:
             extra = {"flags": 2} if six else {}
             ip.addr("add", index=index, address=setup.local, prefixlen=setup.prefix, **extra)
             metrics = {} if self._default_congestion() else {"metrics": {"cc_algo": CONGESTION}}
+            ip.route("replace", dst=f"{setup.gateway}/{128 if six else 32}", oif=index, scope=253)
             ip.route("add", dst=f"{setup.remote}/{128 if six else 32}", gateway=setup.gateway, oif=index, **metrics)
 
     def _default_congestion(self) -> bool:
@@ -141,6 +147,13 @@ class KernelTarget:
 
     def now(self) -> int:
         return time.monotonic_ns() - self._start_ns
+
+    def epoch_ns(self) -> int:
+        return time.time_ns() - self.now()
+
+    @property
+    def patience_ns(self) -> int:
+        return PATIENCE_NS
 
     def _ring(self) -> None:
         with contextlib.suppress(OSError):
@@ -210,7 +223,11 @@ class KernelTarget:
 
     def shell(self, text: str, cleanup: bool) -> None:
         program = shutil.which("bash") or "/bin/sh"
-        env = {**os.environ, "PACKETDRILL_PID": str(os.getpid()), "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"}
+        path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+        env = {**os.environ, "PACKETDRILL_PID": str(os.getpid()), "PATH": path}
+        if "ethtool" in text and shutil.which("ethtool", path=path) is None:
+            here = shlex.quote(str(Path(pytcp.__file__).parent.parent))
+            text = f"ethtool() {{ PYTHONPATH={here} {shlex.quote(sys.executable)} -m pytcp.drill.ethtool \"$@\"; }}\n{text}"
         folder = self.setup.folder if str(self.setup.folder) not in ("", ".") else None
         with subprocess.Popen(
             [program, "-c", text], cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True

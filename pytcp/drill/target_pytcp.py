@@ -120,6 +120,7 @@ class PytcpTarget:
         self.stack = Stack(self.runtime, seed=1)
         dev = self.stack.add_interface(self.wire, [f"{setup.local}/{setup.prefix}"], tx_mode="orphan", ipv6=False)
         host = "32" if setup.family4 else "128"
+        self.stack.add_route(f"{setup.gateway}/{host}", None, dev)
         self.stack.add_route(f"{setup.remote}/{host}", setup.gateway, dev)
         self.shells = Shell(self.stack, setup)
 
@@ -135,6 +136,13 @@ class PytcpTarget:
 
     def now(self) -> int:
         return self.runtime.heap.now_ns - self.wire.start_ns
+
+    def epoch_ns(self) -> int:
+        return self.runtime.epoch_ns + self.wire.start_ns
+
+    @property
+    def patience_ns(self) -> int:
+        return 0
 
     def wait(self, until_ns: int, done: Callable[[], bool]) -> None:
         runtime = self.runtime
