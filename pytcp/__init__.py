@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pytcp.link.pipe import pipe_pair
     from pytcp.link.tap import Tap
     from pytcp.net.stack import Stack
+    from pytcp.sockets.factory import use_stack
     from pytcp.sockets.open import TrioStack, open_stack, run_virtual
 
 __version__ = "0.1.0"
@@ -34,6 +35,7 @@ __all__ = [
     "open_stack",
     "pipe_pair",
     "run_virtual",
+    "use_stack",
 ]
 
 _HOME = {
@@ -44,6 +46,7 @@ _HOME = {
     "pytcp.link.pipe": ("pipe_pair",),
     "pytcp.link.tap": ("Tap",),
     "pytcp.net.stack": ("Stack",),
+    "pytcp.sockets.factory": ("use_stack",),
     "pytcp.sockets.open": ("TrioStack", "open_stack", "run_virtual"),
 }
 
