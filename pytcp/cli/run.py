@@ -120,9 +120,11 @@ def _opener(
     async def open_one() -> AsyncIterator[TrioStack]:
         from pytcp.lab.wired import open_wired
 
-        async with open_wired(_again(link), addresses, writer=writer, gateway=where.gateway) as wired:
-            with network._peer_command(where, testbed):
-                yield wired.stack
+        async with (
+            open_wired(_again(link), addresses, writer=writer, gateway=where.gateway) as wired,
+            network._peer_command(where, testbed),
+        ):
+            yield wired.stack
 
     return open_one
 
