@@ -170,7 +170,10 @@ def _cookie(thing: object) -> int:
 def _descriptor(user: Any) -> int:
     """The descriptor a program knows its socket by; -1 for one that is only an object."""
     fileno = getattr(user, "fileno", None)
-    return int(fileno()) if fileno is not None else -1
+    try:
+        return int(fileno()) if fileno is not None else -1
+    except OSError:
+        return -1
 
 
 def _memory(r: int, rb: int, t: int, tb: int, f: int, w: int) -> dict[str, int]:

@@ -12,13 +12,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 import trio
 
 from pytcp.lab.testbed import Testbed
+from pytcp.sockets.address import AF_INET, AF_INET6
 from pytcp.sockets.streams import TcpStream
 
 from .exchange import Kernel, Pair, pair
@@ -57,32 +58,45 @@ def mirrored(text: str, testbed: Testbed) -> str:
 
 
 @contextlib.asynccontextmanager
-async def conversation(p: Pair) -> AsyncIterator[None]:
-    """A listener at each end, and a connection each way, alike to the port; 3000 bytes have gone there and back on both."""
+async def conversation(p: Pair, family: int, talk: bool) -> AsyncIterator[None]:
+    """A listener at each end, and a connection each way, alike to the port.
+
+    talk: 3000 bytes have gone there and back on both; else each end has closed the connection it opened."""
     async with contextlib.AsyncExitStack() as stack:
-        theirs = stack.enter_context(p.kernel_socket(4))
+        theirs = stack.enter_context(p.kernel_socket(family))
         theirs.setsockopt(SOL_SOCKET, 2, 1)  # SO_REUSEADDR
-        await theirs.bind((p.peer(4), PORT))
+        await theirs.bind((p.peer(family), PORT))
         theirs.listen(16)
-        [ours] = await p.stack.open_tcp_listeners(PORT, host=p.address(4), backlog=16)
+        [ours] = await p.stack.open_tcp_listeners(PORT, host=p.address(family), backlog=16)
         await stack.enter_async_context(ours)
 
-        sock = stack.enter_context(p.kernel_socket(4))
-        await sock.bind((p.peer(4), OUR_PORT))
-        await sock.connect((p.address(4), PORT))
+        sock = stack.enter_context(p.kernel_socket(family))
+        await sock.bind((p.peer(family), OUR_PORT))
+        await sock.connect((p.address(family), PORT))
         mine = await stack.enter_async_context(await ours.accept())
-        await _talk(Kernel(sock), mine)
 
-        socket = p.stack.socket()
-        socket.bind((p.address(4), OUR_PORT))
+        socket = p.stack.socket(AF_INET if family == 4 else AF_INET6)
+        socket.bind((p.address(family), OUR_PORT))
         with contextlib.suppress(BlockingIOError):
-            socket.connect((p.peer(4), PORT))
+            socket.connect((p.peer(family), PORT))
         accepted, _ = await theirs.accept()
         stack.enter_context(accepted)
         while not socket.poll() & 4:  # POLLOUT
             await trio.sleep(0.01)
-        await _talk(Kernel(accepted), await stack.enter_async_context(TcpStream(socket)))
+        stream = await stack.enter_async_context(TcpStream(socket))
 
+        if not talk:
+            sock.close()
+            assert await mine.receive_some() == b""
+            await mine.aclose()
+            await stream.aclose()
+            assert await accepted.recv(1) == b""
+            accepted.close()
+            await trio.sleep(0.05)
+            yield
+            return
+        await _talk(Kernel(sock), mine)
+        await _talk(Kernel(accepted), stream)
         for one in (sock, accepted, mine.socket, socket):
             one.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
         yield
@@ -96,12 +110,12 @@ async def _talk(kernel: Kernel, stream: TcpStream) -> None:
             left -= len(await other.receive_some(left))
 
 
-def side_by_side(program: Callable[[Pair], object]) -> None:
+def side_by_side(program: Callable[[Pair], Awaitable[None]], *, family: int = 4, talk: bool = True) -> None:
     """Run `program(pair)` while the conversation stands. Both ends use CUBIC."""
 
     async def main() -> None:
-        async with pair(testbed) as p, conversation(p):
-            await program(p)  # type: ignore[misc]
+        async with pair(testbed) as p, conversation(p, family, talk):
+            await program(p)
 
     with Testbed(congestion="cubic") as testbed:
         trio.run(main)
@@ -110,8 +124,9 @@ def side_by_side(program: Callable[[Pair], object]) -> None:
 # --- ss ---
 
 
-@pytest.mark.parametrize("options", ["-tan", "-tn", "-ltn", "-tanH", "-tano", "-4tan", "-at", "-tuan"])
-def test_the_tables_of_both_ends_are_mirror_images(program: Program, options: str) -> None:
+@pytest.mark.parametrize("family", [4, 6])
+@pytest.mark.parametrize("options", ["-tan", "-tn", "-ltn", "-tanH", "-tano", "-4tan", "-6tan", "-at", "-tuan"])
+def test_the_tables_of_both_ends_are_mirror_images(program: Program, options: str, family: int) -> None:
     program("ss")
 
     async def compare(p: Pair) -> None:
@@ -121,7 +136,19 @@ def test_the_tables_of_both_ends_are_mirror_images(program: Program, options: st
         if options == "-tano":
             assert mine.count("timer:(keepalive,119min,0)") == 2
 
-    side_by_side(compare)
+    side_by_side(compare, family=family)
+
+
+@pytest.mark.parametrize("options", ["-tano", "-tanoim"])
+def test_what_is_left_of_connections_is_shown_alike(program: Program, options: str) -> None:
+    program("ss")
+
+    async def compare(p: Pair) -> None:
+        mine, kernels = await ours("ss", options, "state", "time-wait"), await theirs(p.testbed, "ss", options, "state", "time-wait")
+        assert mirrored(mine, p.testbed) == kernels
+        assert mine.count("timer:(timewait,59sec,0)") == 1
+
+    side_by_side(compare, talk=False)
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,29 @@ LISTEN·0······16······10.5.0.1:7000·0.0.0.0:*"""
     )
 
 
+def test_the_last_entry_of_all_is_not_measured() -> None:
+    mine = facts("LISTEN", "127.0.0.1 8000", "0.0.0.0", send_q=128, fd=3)
+    assert (
+        printed([mine], processes=True).replace("25351", "19961")
+        == """\
+State··Recv-Q·Send-Q·Local·Address:Port·Peer·Address:PortProcess
+LISTEN·0······128········127.0.0.1:8000······0.0.0.0:*····users:(("python3",pid=19961,fd=3))"""
+    )
+    assert (
+        printed([mine], processes=True, header=False).replace("25351", "19961")
+        == """\
+LISTEN·0······128····127.0.0.1:8000·0.0.0.0:*·users:(("python3",pid=19961,fd=3))"""
+    )
+    assert (
+        printed([mine | {"local_port": 8001, "fd": 4}, mine], processes=True).replace("25351", "19961")
+        == """\
+State··Recv-Q·Send-Q·Local·Address:Port·Peer·Address:PortProcess····························
+LISTEN·0······128········127.0.0.1:8001······0.0.0.0:*····users:(("python3",pid=19961,fd=4))
+LISTEN·0······128········127.0.0.1:8000······0.0.0.0:*····users:(("python3",pid=19961,fd=3))"""
+    )
+    assert printed([], state=False) == "Recv-Q·Send-Q·Local·Address:Port·Peer·Address:PortProcess"
+
+
 def test_one_state_asked_for_is_not_repeated_in_every_line() -> None:
     socket = facts("SYN_SENT", "10.5.0.2 48592", "10.5.0.77 80", send_q=1)
     assert (

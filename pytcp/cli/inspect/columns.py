@@ -2,7 +2,8 @@
 
 In a pipe that is all. On a terminal the columns are laid out line by line, as many as fit, and the room
 left on each line is given to its columns in equal parts, what does not divide evenly to the last ones; a
-column wider than the terminal has a line of its own and wraps. So the table ends where the screen does.
+column wider than the terminal has a line of its own and wraps. So the table ends where the screen does,
+unless the last entry of all is the longest.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ class Column(NamedTuple):
     right: bool = False
 
 
-def widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], screen: int | None) -> list[int]:
+def widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], header: bool, screen: int | None) -> list[int]:
     """The width of each column, with what stands before it. `screen`: the terminal's width, None for a pipe."""
     found = []
     first = True
     for number, column in enumerate(columns):
-        most = max((len(row[number]) for row in rows), default=0)
+        # the very last entry is not measured, which shows when it is the longest of its column
+        measured = [row[number] for row in (rows if number < len(columns) - 1 else rows[:-1])]
+        most = max(map(len, [column.heading, *measured] if header else measured), default=0)
         width = most if first or not most else most + len(column.before)
         found.append(width if screen is None else min(width, screen))
         first = first and not width
@@ -54,14 +57,12 @@ def _share(found: list[int], line: list[int], room: int) -> None:
 
 def render(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, header: bool = True, screen: int | None = None) -> list[str]:
     """The lines of the table, headings first if wanted."""
-    if header:
-        rows = [[column.heading for column in columns], *rows]
-    room = widths(columns, rows, screen)
+    room = widths(columns, rows, header, screen)
     lines = []
-    for row in rows:
+    for row in [[column.heading for column in columns], *rows] if header else rows:
         parts: list[str] = []
         for column, text, width in zip(columns, row, room, strict=True):
-            if width:
+            if width or text:
                 before = column.before if parts else ""
                 set_to = str.rjust if column.right else str.ljust
                 parts.append(before + set_to(text, width - len(before)))
