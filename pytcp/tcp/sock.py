@@ -118,7 +118,7 @@ class Sock:
         "nonagle", "tsq_throttled", "slab", "slab_used", "size_goal_segs",
         # --- segment size (mtu, handshake, listen, options, request, sockopt_tcp) ---
         "mss_cache", "mss_clamp", "advmss", "user_mss", "pmtu_cookie", "tcp_header_len", "gso_max_size", "gso_max_segs", "mtu_probe",
-        # --- packets in flight (ack, sack, retransmit, handshake, cwnd, rack, rate, undo, xmit) ---
+        # --- packets in flight (ack, sack, retransmit, handshake, cwnd, rack, rate, undo, xmit, cong) ---
         "packets_out", "sacked_out", "lost_out", "retrans_out", "highest_sack", "retransmit_hint", "lost_skb_hint", "recv_sack_cache",
         "reordering", "reord_seen", "delivered", "delivered_ce", "lost", "app_limited", "is_cwnd_limited",
         # --- congestion (cong, retransmit, handshake, listen, request, ack, cwnd, frto, prr, sack, sendmsg, undo, xmit) ---
@@ -131,7 +131,7 @@ class Sock:
         "rack_last_delivered", "tlp_high_seq", "tlp_retrans", "frto", "total_rto", "total_rto_recoveries", "total_rto_time_ms", "rto_stamp",
         # --- delivery rate (rate) ---
         "first_tx_us", "delivered_us", "rate_delivered", "rate_interval_us", "rate_app_limited",
-        # --- pacing (pacing, handshake, listen, sockopt, timers, xmit) ---
+        # --- pacing (pacing, handshake, listen, sockopt, timers, xmit, cong) ---
         "pacing_rate", "max_pacing_rate", "pacing_status", "pacing_shift", "wstamp_ns", "lsndtime_ns", "pacing_deadline",
         # --- ECN (ecn, request, retransmit, undo) ---
         "ecn_flags",
@@ -154,11 +154,11 @@ class Sock:
         "pending", "rtx_deadline", "rtx_armed_ns", "rtx_delay_ns", "keep_deadline", "keep_expires_ns", "keep_kind", "heap_when", "probes_out", "probes_tstamp",
         "keepopen", "keepalive_time", "keepalive_intvl", "keepalive_probes", "user_timeout_ms", "rcv_tstamp_ns", "syn_retries",
         "lsnd_ack_ns", "linear_timeouts",
-        # --- closing (close, listen, sockopt, sockopt_tcp) ---
+        # --- closing (close, listen, sockopt, sockopt_tcp, challenge) ---
         "linger", "linger2", "last_oow_ack_ns",
         # --- what the program asked of the socket (sockopt, api, listen, sockopt_ip, sockopt_kinds) ---
         "ss_state", "optmem", "recverr", "min_ttl",
-        # --- listening (listen, api, request, sockopt_tcp) ---
+        # --- listening (listen, api, request, sockopt_tcp, syncookies) ---
         "backlog", "syn_queue", "accept_queue", "defer_accept", "last_overflow_ns",
         # --- totals (info, request, ack, chrono, established, input, reassembly, retransmit, sack, timers, xmit) ---
         "segs_in", "segs_out", "data_segs_in", "data_segs_out", "bytes_sent", "bytes_acked", "bytes_received", "bytes_retrans", "total_retrans",

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytcp.tcp
 
 ROOT = Path(pytcp.tcp.__file__).parent
+# what a control block is called where it is assigned
+NAMES = ("sk", "child", "lsk", "listener", "who", "parent")
 GROUP = re.compile(r"# --- (?P<title>[^(]+)\((?P<owners>[^)]*)\) ---")
 
 
@@ -48,10 +50,8 @@ def assignments() -> list[tuple[str, str, int]]:
                 targets = node.targets
             elif isinstance(node, ast.AugAssign | ast.AnnAssign):
                 targets = [node.target]
-            for target in targets:
-                for leaf in ast.walk(target):
-                    if isinstance(leaf, ast.Attribute) and isinstance(leaf.ctx, ast.Store) and isinstance(leaf.value, ast.Name) and leaf.value.id in ("sk", "child", "lsk"):
-                        found.append((room, leaf.attr, leaf.lineno))
+            stores = (leaf for target in targets for leaf in ast.walk(target) if isinstance(leaf, ast.Attribute) and isinstance(leaf.ctx, ast.Store))
+            found += [(room, leaf.attr, leaf.lineno) for leaf in stores if isinstance(leaf.value, ast.Name) and leaf.value.id in NAMES]
     return found
 
 

@@ -85,7 +85,7 @@ def test_a_connection_is_given_up_when_the_model_says_so() -> None:
     host.advance(10_000 * MS)
     assert sk.state == const.CLOSE
     assert sk.mib.TCPAbortOnTimeout == 1
-    assert 3000 * MS <= host.sent[-1].t_ns - start + sk.rto_ns
+    assert host.sent[-1].t_ns - start + sk.rto_ns >= 3000 * MS
 
 
 def test_rearming_costs_no_heap_entry_while_an_earlier_one_waits() -> None:
