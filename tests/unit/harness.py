@@ -12,8 +12,8 @@ from struct import unpack_from
 from typing import Any, NamedTuple
 
 from pytcp.clock.heap import TimerHeap
-from pytcp.tcp import const, rwnd, tsq
 from pytcp.tcp import cong as congestion
+from pytcp.tcp import const, rwnd, tsq
 from pytcp.tcp.mib import TcpMib
 from pytcp.tcp.seq import unwrap
 from pytcp.tcp.skb import Skb
