@@ -127,7 +127,7 @@ class Runner:
         """The last event is over: a call must have returned, and the stack have nothing more to say."""
         last = self.script.events[-1]
         if self.blocked is not None:
-            self._until(self.blocked.due_ns + self._tolerance(self.blocked.due_ns - self.blocked.base_ns))
+            self._until_done(self.blocked)
             self._check_blocked(final=True)
         if self.setup.compat:
             return
@@ -199,8 +199,7 @@ class Runner:
         self._wait_for(event)
         if self.blocked is not None:
             # one thread makes the calls: the next waits for the one under way
-            blocked = self.blocked
-            self._until_done(blocked, blocked.due_ns + self._tolerance(blocked.due_ns - blocked.base_ns))
+            self._until_done(self.blocked)
             self._check_blocked(final=True)
         prepared = None
         try:
@@ -230,15 +229,16 @@ class Runner:
             assert prepared is not None
             self.blocked = Blocked(event, prepared, pending, due, base)
 
-    def _until_done(self, blocked: Blocked, until_ns: int) -> None:
-        self.target.wait(until_ns, lambda: blocked.pending.done)
+    def _until_done(self, blocked: Blocked) -> None:
+        until = blocked.due_ns + self._tolerance(blocked.due_ns - blocked.base_ns) + self.target.patience_ns
+        self.target.wait(until, lambda: blocked.pending.done)
 
     def _check_blocked(self, final: bool = False) -> None:
         blocked = self.blocked
         if blocked is None:
             return
         if not blocked.pending.done:
-            if final or self.target.now() > blocked.due_ns + self._tolerance(blocked.due_ns - blocked.base_ns):
+            if final or self.target.now() > blocked.due_ns + self._tolerance(blocked.due_ns - blocked.base_ns) + self.target.patience_ns:
                 raise Mismatch(f"the call still blocks at {seconds(self.target.now())}, it should return at {seconds(blocked.due_ns)}", blocked.event.where)
             return
         self.blocked = None

@@ -48,6 +48,7 @@ NEEDS_CSUM = 1
 READ_SIZE = 65536 + _VNET.size
 SPIN_NS = 200_000  # the last stretch before a time is waited for by looking at the clock
 PATIENCE_NS = 50_000_000  # on a busy machine a thread starts late
+SWITCH_S = 0.0002
 COMMAND_TIMEOUT = 60.0
 CONGESTION = "cubic"
 TCP_INFO_SIZE = 512
@@ -89,6 +90,10 @@ class KernelTarget:
         self._bell_r, self._bell_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll.register(self._tun, select.POLLIN)
         self._poll.register(self._bell_r, select.POLLIN)
+        # a thread that wakes from a call wants the interpreter before it can look at the clock
+        interval = sys.getswitchinterval()
+        self._stack.callback(sys.setswitchinterval, interval)
+        sys.setswitchinterval(SWITCH_S)
         self._worker = Worker(self._ring, self.now)
 
     def _open_tun(self) -> None:
