@@ -29,7 +29,7 @@ def oserror(number: int, detail: str = "") -> OSError:
 def numeric(host: str | bytes) -> tuple[int, str]:
     """(AF_INET or AF_INET6, host without brackets) of a numeric host; a `%zone` stays.
 
-    Raises socket.gaierror (an OSError) for a name: there is no resolver in this stack.
+    Raises socket.gaierror (an OSError) for a name; `TrioStack.addresses_of` looks names up.
     """
     text = host.decode("ascii", "replace") if isinstance(host, bytes) else host
     if text.startswith("[") and text.endswith("]"):
@@ -40,7 +40,22 @@ def numeric(host: str | bytes) -> tuple[int, str]:
         except (OSError, ValueError):
             continue
         return family, text
-    raise stdlib.gaierror(stdlib.EAI_NONAME, f"{text!r} is not a numeric IPv4 or IPv6 address, and this stack does not resolve names")
+    raise stdlib.gaierror(stdlib.EAI_NONAME, f"{text!r} is not a numeric IPv4 or IPv6 address")
+
+
+def encode_name(host: str | bytes) -> bytes:
+    """A host name as it is asked for: ASCII, other letters by IDNA 2008 (UTS 46), as trio does. Raises socket.gaierror."""
+    if isinstance(host, bytes):
+        return host
+    try:
+        return host.encode("ascii")
+    except UnicodeEncodeError:
+        import idna
+
+        try:
+            return idna.encode(host, uts46=True)
+        except idna.IDNAError as exc:
+            raise stdlib.gaierror(stdlib.EAI_NONAME, f"{host!r} is not a host name: {exc}") from exc
 
 
 def parse(family: int, address: Any) -> tuple[bytes, int, int]:

@@ -120,7 +120,7 @@ def _carry(sock: stdlib.socket, made: Socket | DatagramSocket) -> None:
 def use_stack(stack: TrioStack, *, resolver: trio.abc.HostnameResolver | None = None) -> Iterator[SocketFactory]:
     """Have this trio run make its sockets on `stack` and resolve names over it, until the block ends.
 
-    resolver: None is a `Resolver` with the system's files.
+    resolver: None is the stack's, a `Resolver` with the system's files unless it was set.
     Raises RuntimeError when the run has a socket factory already: its programs could not tell whose sockets they get.
     """
     factory = SocketFactory(stack)
@@ -128,7 +128,7 @@ def use_stack(stack: TrioStack, *, resolver: trio.abc.HostnameResolver | None = 
     if before is not None:
         trio.socket.set_custom_socket_factory(before)
         raise RuntimeError(f"this trio run has a socket factory already: {before!r}")
-    resolver_before = trio.socket.set_custom_hostname_resolver(Resolver(stack) if resolver is None else resolver)
+    resolver_before = trio.socket.set_custom_hostname_resolver(resolver or stack.resolver or Resolver(stack))
     try:
         yield factory
     finally:

@@ -6,9 +6,10 @@
 
 `open_stack` makes the runtime (real time, or the virtual one of the running `VirtualClock`), the
 network stack and an interface. `TrioStack` is what comes out: `net.Stack` knows no trio, so what waits
-lives here, with the signatures and the semantics of `trio.open_tcp_stream` and its family, except that
-hosts are numeric: this stack has no resolver. Programs written for trio take
-`stack.open_tcp_stream` where they took `trio.open_tcp_stream`, and run in virtual time by `run_virtual`.
+lives here, with the signatures and the semantics of `trio.open_tcp_stream` and its family; names are
+looked up over the stack itself, local addresses and addresses of datagrams are numeric. Programs written
+for trio take `stack.open_tcp_stream` where they took `trio.open_tcp_stream`, and run in virtual time by
+`run_virtual`.
 
 Leaving the block ends the stack. Sockets still open are closed, and for `drain` seconds their last data
 may be acknowledged, as a kernel would see to after the program has ended; on an error or a cancellation
@@ -19,8 +20,10 @@ depended on it fails with that error instead of timing out; a stack used after i
 from __future__ import annotations
 
 import errno
+import socket as stdlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
 import trio
@@ -32,8 +35,9 @@ from pytcp.net import sysctl
 from pytcp.net.stack import Stack
 
 from . import control
-from .address import AF_INET, AF_INET6, host_port, numeric, oserror, parse, show
+from .address import AF_INET, AF_INET6, encode_name, host_port, numeric, oserror, parse, show
 from .datagrams import UdpEndpoint
+from .eyeballs import open_first
 from .socket import IPPROTO_IPV6, IPV6_V6ONLY, MAX_BACKLOG, SO_ERROR, SO_REUSEADDR, SOL_SOCKET, Socket
 from .streams import TcpListener, TcpStream
 from .udp import DatagramSocket
@@ -75,6 +79,7 @@ class TrioStack:
         self.runtime = runtime
         self.now = net.now
         self.flush = net.flush
+        self.resolver: trio.abc.HostnameResolver | None = None  # None until a name is looked up: then a `Resolver`
         self._sockets: set[Socket | DatagramSocket] = set()
         self._failure: OSError | None = None
         runtime.link_down.append(self._link_down)
@@ -150,13 +155,35 @@ class TrioStack:
         nodelay: bool | None = True,
         prepare: Callable[[Socket], object] | None = None,
     ) -> TcpStream:
-        """Connect to a numeric host and port, as `trio.open_tcp_stream`.
+        """Connect to a host and port, as `trio.open_tcp_stream`; the addresses of a name are tried as RFC 8305 says.
 
         local_address: the source address, None for the route's. nodelay: see `TcpStream`. prepare: called with
         the socket before it connects, for options that matter from the SYN on.
         Raises OSError: ECONNREFUSED, ETIMEDOUT, ENETUNREACH, ...; socket.gaierror for a name.
         """
-        family, text = numeric(host)
+        self._check()
+        targets = await self.addresses_of(host, port)
+        connect = partial(self._connect, port=port, local_address=local_address, nodelay=nodelay, prepare=prepare)
+        return await connect(targets[0]) if len(targets) == 1 else await open_first(targets, connect)
+
+    async def addresses_of(self, host: str | bytes, port: int) -> list[tuple[int, str]]:
+        """(family, numeric host) of a host, by `resolver` when it is a name. Raises socket.gaierror."""
+        try:
+            return [numeric(host)]
+        except stdlib.gaierror:
+            if not host:
+                raise
+        if self.resolver is None:
+            from .resolver import Resolver  # what has no names to look up needs no DNS library
+
+            self.resolver = Resolver(self)
+        infos = await self.resolver.getaddrinfo(encode_name(host), port, 0, int(stdlib.SOCK_STREAM))
+        return [(int(info[0]), str(info[4][0])) for info in infos]
+
+    async def _connect(
+        self, target: tuple[int, str], *, port: int, local_address: str | None, nodelay: bool | None, prepare: Callable[[Socket], object] | None
+    ) -> TcpStream:
+        family, text = target
         await trio.lowlevel.checkpoint_if_cancelled()
         socket = Socket(self, family)
         waiter = Waiter()

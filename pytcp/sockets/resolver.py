@@ -326,7 +326,7 @@ def _read(response: dns.message.QueryMessage | None) -> tuple[list[bytes], str, 
 def _candidates(name: str, config: ResolverConfig) -> list[dns.name.Name]:
     """The absolute names to ask for, in order; none when the name cannot be one."""
     try:
-        given = dns.name.from_text(name, None, idna_codec=dns.name.IDNA_2008)
+        given = dns.name.from_text(name, None, idna_codec=dns.name.IDNA_2008_UTS_46)
         if given.is_absolute():
             return [given]
         absolute = given.concatenate(dns.name.root)

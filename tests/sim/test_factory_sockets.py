@@ -83,6 +83,40 @@ def test_names_resolve_over_pytcp_and_the_next_address_is_tried_when_one_is_dead
     on_a(program)
 
 
+def test_a_stack_connects_to_names_itself_and_tries_each_address() -> None:
+    records = {
+        ("twice.example", "A"): a_records("twice.example", "10.0.0.99", B4),
+        ("dead.example", "A"): a_records("dead.example", B4, "192.0.2.1"),
+        ("xn--bcher-kva.example", "A"): a_records("xn--bcher-kva.example", B4),
+    }
+
+    async def program(world: World) -> None:
+        world.a.resolver = Resolver(world.a, hosts="/dev/null", resolv_conf="/dev/null", nameservers=[B4], environ={})
+        async with trio.open_nursery() as nursery:
+            await nursery.start(NameServer(records).serve, world.b)
+            await nursery.start(world.b.serve_tcp, echo, PORT)
+            start = trio.current_time()
+            async with await world.a.open_tcp_stream("twice.example", PORT) as stream:
+                assert stream.socket.getpeername() == (B4, PORT)
+            assert 0.25 <= trio.current_time() - start < 0.3  # RFC 8305 §8
+            async with await world.a.open_tcp_stream("Bücher.example", PORT) as stream:
+                assert await asked(stream, b"x") == b"x"
+            with pytest.raises(ConnectionRefusedError, match="1 more") as caught:
+                await world.a.open_tcp_stream("dead.example", 9)
+            group = caught.value.__cause__
+            assert isinstance(group, ExceptionGroup)
+            assert [failure.errno for failure in group.exceptions if isinstance(failure, OSError)] == [errno.ECONNREFUSED, errno.ENETUNREACH]
+            with pytest.raises(stdlib.gaierror, match="Name or service not known"):
+                await world.a.open_tcp_stream("missing.example", PORT)
+            with trio.move_on_after(0.1):
+                await world.a.open_tcp_stream("twice.example", PORT)
+            nursery.cancel_scope.cancel()
+        await trio.sleep(0)
+        assert not world.a._sockets
+
+    simulate(program)
+
+
 def test_serve_tcp_serves_both_families_on_one_port() -> None:
     async def program(world: World) -> None:
         async with trio.open_nursery() as nursery:

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from pytcp.sockets.address import AF_INET, AF_INET6, build, host_port, numeric, parse
+from pytcp.sockets.address import AF_INET, AF_INET6, build, encode_name, host_port, numeric, parse
 
 V4 = bytes((10, 0, 0, 2))
 V6 = bytes.fromhex("fd00") + bytes(13) + b"\x02"
@@ -40,8 +40,15 @@ def test_programs_see_what_the_standard_library_would_show() -> None:
 
 @pytest.mark.parametrize("name", ["localhost", "example.com", "10.0.0", "10.0.0.256", "fd00:::1", "", "10.0.0.2\0"])
 def test_names_are_refused_by_an_error_that_says_why(name: str) -> None:
-    with pytest.raises(socket.gaierror, match="does not resolve names"):
+    with pytest.raises(socket.gaierror, match="not a numeric IPv4 or IPv6 address"):
         numeric(name)
+
+
+def test_letters_beyond_ascii_are_encoded_by_idna_2008() -> None:
+    assert encode_name("Faß.example") == b"xn--fa-hia.example"  # IDNA 2003 would make it fass.example
+    assert encode_name("Plain.example") == b"Plain.example"
+    with pytest.raises(socket.gaierror, match="not a host name"):
+        encode_name("\u2026.example\u00ad\u0378")
 
 
 def test_brackets_around_ipv6_are_taken_off() -> None:
