@@ -185,6 +185,7 @@ def test_half_open_and_closed_connections_show_with_their_timers() -> None:
             assert (opening["state"], opening["send_q"], opening["timer"]["kind"]) == ("SYN_SENT", 1, "on")
             [_, half] = tcp(two.b.net)
             assert (half["state"], half["remote"], half["timer"]["kind"], half["timer"]["retrans"]) == ("SYN_RECV", A6, "on", 0)
+            assert half["timer"]["ms"] == 501, "a second, less what has passed since the SYN arrived after 1 ms"
             assert "info" not in half
             assert snapshot.sockstat(two.b.net)["synrecv"] == 1
             two.link_a.rx = to_a
