@@ -13,6 +13,7 @@ Needs CAP_SYS_ADMIN and CAP_NET_ADMIN over the current network (root, as a rule)
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import errno
@@ -22,6 +23,7 @@ import re
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -36,6 +38,30 @@ class TestbedError(OSError):
     """The machine does not let us build what was asked for; the text says what is missing."""
 
     __test__ = False  # the name begins with Test: not something for pytest to collect
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back for the length of a `with` block that must not be left half done.
+
+    They are delivered, once, when it ends. Only the main thread gets signals, so elsewhere this does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before: dict[int, Any] = {}
+    try:
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(signum)
+            if handler is not None:  # else it was set outside of Python and could not be put back
+                before[signum] = handler
+                signal.signal(signum, lambda number, frame: came.append(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in dict.fromkeys(came):
+            signal.raise_signal(number)
 
 
 def _setns(fd: int) -> None:
@@ -123,11 +149,14 @@ class Namespace:
 
         reap()
         try:
-            netns.create(self.name)
-        except OSError as exc:
-            raise TestbedError(exc.errno or errno.EPERM, f"cannot make a network namespace: {exc.strerror or exc}") from exc
-        self.path = os.path.join(netns.NETNS_RUN_DIR, self.name)
-        try:
+            with uninterrupted():
+                try:
+                    netns.create(self.name)
+                except OSError as exc:
+                    raise TestbedError(exc.errno or errno.EPERM, f"cannot make a network namespace: {exc.strerror or exc}") from exc
+                self.path = os.path.join(netns.NETNS_RUN_DIR, self.name)
+                # an interruption between two statements of whoever opens it may find nobody to close it
+                atexit.register(self.close)
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             with self.netlink() as ip:
                 ip.link("set", index=1, state="up")
@@ -137,6 +166,10 @@ class Namespace:
 
     def close(self) -> None:
         """Stop the programs inside, remove the name. Safe to call twice."""
+        with uninterrupted():
+            self._close()
+
+    def _close(self) -> None:
         for child in self._children:
             self.stop(child)
         self._children.clear()
@@ -146,6 +179,7 @@ class Namespace:
         if self.path:
             path, self.path = self.path, ""
             _remove(self.name, path)
+            atexit.unregister(self.close)
 
     def __enter__(self) -> Namespace:
         self.open()

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import TYPE_CHECKING, Any
 
-from pytcp.lab.netns import Namespace, TestbedError
+from pytcp.lab.netns import Namespace, TestbedError, uninterrupted
 from pytcp.wire.checksum import checksum
 
 if TYPE_CHECKING:
@@ -126,10 +126,11 @@ class Testbed(Namespace):
             raise
 
     def close(self) -> None:
-        if self._tap is not None:
-            tap, self._tap = self._tap, None
-            tap.close()
-        super().close()
+        with uninterrupted():
+            if self._tap is not None:
+                tap, self._tap = self._tap, None
+                tap.close()
+            super().close()
 
     def __enter__(self) -> Testbed:
         self.open()
