@@ -11,6 +11,7 @@ and logged once.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import struct
@@ -110,9 +111,12 @@ class PcapngWriter:
         self._buffered = 0
         try:
             while data:
-                data = data[self._file.write(data) :]
-        except OSError as failed:
-            self.error = failed
+                written = self._file.write(data)
+                if not written:
+                    raise BlockingIOError(errno.EAGAIN, "the file takes nothing now")
+                data = data[written:]
+        except (OSError, ValueError) as failed:  # ValueError: its owner has closed it
+            self.error = failed if isinstance(failed, OSError) else OSError(errno.EBADF, str(failed))
             _log.warning("capture stopped after %d packets: %s", self.packets, failed)
 
     def close(self) -> None:

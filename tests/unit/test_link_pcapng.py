@@ -196,3 +196,36 @@ def test_a_snap_length_limits_what_is_copied_not_what_is_said(tmp_path: Path) ->
         writer.close()
     [(data, meta)] = raw(path)
     assert (len(data), meta.wirelen, data[:14]) == (100, 60_074, PING[:14])
+
+
+class Stubborn(io.RawIOBase):
+    """A non-blocking file whose reader has gone to sleep: write says None."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> Any:
+        return None
+
+
+def test_a_file_that_takes_nothing_stops_the_capture_not_the_traffic() -> None:
+    near, _far = pipe_pair(VirtualRuntime().heap)
+    writer = PcapngWriter(Stubborn())  # type: ignore[arg-type]
+    link = Capture(near, writer, realtime_ns=lambda: 1)
+    assert link.send([TxFrame(PING, length=len(PING))]) == 1
+    writer.flush()
+    assert writer.error is not None
+    assert writer.error.errno == errno.EAGAIN
+    assert link.send([TxFrame(PING, length=len(PING))]) == 1
+
+
+def test_a_file_its_owner_closed_stops_the_capture_not_the_traffic() -> None:
+    near, _far = pipe_pair(VirtualRuntime().heap)
+    file = io.BytesIO()
+    writer = PcapngWriter(file)
+    link = Capture(near, writer, realtime_ns=lambda: 1)
+    file.close()
+    assert link.send([TxFrame(PING, length=len(PING))]) == 1
+    writer.flush()
+    assert writer.error is not None
+    assert writer.error.errno == errno.EBADF
