@@ -491,3 +491,44 @@ def test_get_follows_redirects_reports_progress_and_feeds_the_sink(root: Path) -
     assert opened[:3] == [("fd00::1", 8080), ("fd00::1", 8080), ("10.0.0.1", 80)]
     assert sink == b"<p>index"
     assert progress == [(8, 8)]
+
+
+@pytest.mark.parametrize("location", ["http://[::1/", "http://h:99999/", "ftp://h/", "/é", "/a b", "http://h/\x7f"])
+def test_a_redirect_to_what_is_no_http_url_is_the_servers_error(location: str) -> None:
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def open_stream(host: str, port: int) -> trio.abc.Stream:
+                theirs, ours = trio.testing.memory_stream_pair()
+                answer = f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode("latin-1")
+                nursery.start_soon(ours.send_all, answer)
+                return theirs
+
+            with pytest.raises(HttpError):
+                await get(open_stream, "http://10.0.0.1/")
+
+    trio.run(main)
+
+
+def test_credentials_do_not_follow_a_redirect_to_another_host() -> None:
+    heads: list[bytes] = []
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def answer(stream: trio.abc.Stream, text: bytes) -> None:
+                heads.append(await stream.receive_some())
+                await stream.send_all(text)
+
+            async def open_stream(host: str, port: int) -> trio.abc.Stream:
+                theirs, ours = trio.testing.memory_stream_pair()
+                where = {"a": b"http://a/2", "b": b""}[host] if len(heads) == 0 else b"http://b/"
+                text = b"HTTP/1.1 204 No Content\r\n\r\n" if host == "b" else b"HTTP/1.1 302 Found\r\nLocation: " + where + b"\r\nContent-Length: 0\r\n\r\n"
+                nursery.start_soon(answer, ours, text)
+                return theirs
+
+            await get(open_stream, "http://a/1", headers=[("Authorization", "secret"), ("X-Mine", "1")])
+
+    trio.run(main)
+    assert [b"secret" in head for head in heads] == [True, True, False]
+    assert all(b"X-Mine: 1" in head or b"x-mine: 1" in head.lower() for head in heads)

@@ -21,6 +21,7 @@ import trio
 RECEIVE = 1 << 18  # bytes asked of the stream at a time
 MAX_HEAD = 1 << 16
 MAX_BODY = 1 << 28  # bytes `read` gathers in memory, unless told otherwise
+CREDENTIALS = ("authorization", "cookie", "proxy-authorization")
 
 Opener = Callable[[str, int], Awaitable[trio.abc.Stream]]
 Sink = Callable[[bytes | bytearray], object]
@@ -213,6 +214,17 @@ def _keeps_alive(head: h11.Response) -> bool:
     return head.http_version >= b"1.1" and b"close" not in options
 
 
+def _split(url: str) -> tuple[str, int, str, str]:
+    """(host, port, authority, request target) of an http URL. Raises ValueError for anything else."""
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname:
+        raise ValueError(f"not an http URL: {url!r}")
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if not target.isascii() or any(c <= " " or c == "\x7f" for c in target + parts.netloc):
+        raise ValueError(f"not an http URL, which has neither spaces nor unescaped letters beyond ASCII: {url!r}")
+    return parts.hostname, parts.port or 80, parts.netloc.rpartition("@")[2], target
+
+
 async def get(
     open_stream: Opener,
     url: str,
@@ -230,22 +242,28 @@ async def get(
     sink: gets each piece of a 2xx body; without it, and for other statuses, the body is gathered in `response.body`.
     progress: called with the body bytes so far and the total (None when unknown), after each piece.
     redirects: how many 301, 302, 303, 307 or 308 answers are followed.
-    Raises HttpError, ValueError for another kind of URL, and what the stream raises.
+    Credentials in `headers` (Authorization, Cookie) go to the first host only, not to another one redirected to.
+    Raises HttpError (also for a redirect to what is no http URL), ValueError for a `url` that is none, and
+    what the stream raises.
     """
     sent = [*headers]
+    host, port, authority, target = _split(url)
     while True:
-        parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname:
-            raise ValueError(f"not an http URL: {url!r}")
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        stream = await open_stream(parts.hostname, parts.port or 80)
-        async with Connection(stream, parts.netloc.rpartition("@")[2]) as connection:
+        stream = await open_stream(host, port)
+        async with Connection(stream, authority) as connection:
             response = await connection.request(method, target, headers=[*sent, ("Connection", "close")])
             response.url = url
             location = response.header("location")
             if response.status in (301, 302, 303, 307, 308) and location is not None and redirects > 0:
                 redirects -= 1
-                url = urljoin(url, location)
+                before = (host, port)
+                try:
+                    url = urljoin(url, location)
+                    host, port, authority, target = _split(url)
+                except ValueError as exc:
+                    raise HttpError(f"redirected to {location!r}: {exc}") from exc
+                if (host, port) != before:
+                    sent = [(name, value) for name, value in sent if name.lower() not in CREDENTIALS]
                 continue
             if sink is None or not 200 <= response.status < 300:
                 sink, gathered = None, list[bytes | bytearray]()
