@@ -47,8 +47,12 @@ class Runtime:
         raise NotImplementedError
 
     def add_link(self, link: Link) -> None:
-        """Poll `link` from now on. Its `rx` and `rx_end` must be set."""
+        """Poll `link` from now on. Its `rx` and `rx_end` must be set. One that is fed by the program (`link.callback`)
+        has an `attached`, and is told who runs it."""
         self.links.append(link)
+        attached = getattr(link, "attached", None)
+        if attached is not None:
+            attached(self)
         if link.fileno() >= 0:
             self._polled = [*self._polled, link]
 
