@@ -39,6 +39,7 @@ class AckSample:
         "last_sackt_us",
         "reord",
         "sack_delivered",
+        "sack_flag",
         "last_tx_ns",
     )
 
@@ -55,6 +56,7 @@ class AckSample:
         self.is_retrans = False
         self.last_sackt_us = 0
         self.last_tx_ns = 0
+        self.sack_flag = 0
         self.begin(0)
 
     def begin(self, prior_in_flight: int) -> None:

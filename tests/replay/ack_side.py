@@ -44,6 +44,7 @@ COUNTERS = """
     TCPSpuriousRTOs TCPLossUndo TCPFullUndo TCPPartialUndo TCPDSACKUndo TCPDSACKRecv TCPDSACKRecvSegs TCPSACKReorder TCPTSReorder TCPRenoReorder
     TCPSACKReneging TCPSackRecoveryFail TCPSackFailures TCPSACKDiscard TCPOrigDataSent TCPDelivered TCPDeliveredCE TCPHPAcks TCPPureAcks
     TCPHystartTrainDetect TCPHystartTrainCwnd TCPHystartDelayDetect TCPHystartDelayCwnd TCPWinProbe TCPDSACKIgnoredDubious
+    TCPSackShifted TCPSackMerged TCPSackShiftFallback
 """
 
 

@@ -177,7 +177,7 @@ class World:
         self.look()
         self.fin()
         self.look()
-        for _ in range(400):
+        for _ in range(5000):
             if sk.state not in SENDING or (sk.snd_una == sk.write_seq and sk.state != const.ESTABLISHED):
                 break
             if self.sent_up_to > sk.snd_una - sk.iss:
