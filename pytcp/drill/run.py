@@ -60,7 +60,7 @@ def default_macros(ip: str) -> dict[str, str]:
 
 def setup_for(script: Script, ip: str, settings: Settings) -> Setup:
     """The set-up of one run. Raises ScriptError for an option that makes no sense."""
-    options = {**script.options, **dict(settings.options)}
+    options = {**script.options, **settings.options}
     ip = options.get("ip_version") or ip
     if ip == "ipv4-mapped-ipv6":
         ip = "ipv4-mapped"
@@ -124,11 +124,21 @@ def make_target(name: str, setup: Setup) -> Target:
 def run_text(text: str, name: str = "script", target: str = "pytcp", ip: str = "ipv4", settings: Settings | None = None) -> Result:
     """Run a script given as text; never raises for anything the script says or does."""
     settings = settings or Settings()
-    began = time.monotonic()
-    result = Result(name, target, ip, "pass")
     try:
-        script = parse(text, name, {**default_macros(ip), **dict(settings.macros)})
-        setup = setup_for(script, ip, settings)
+        script = parse(text, name, {**default_macros(ip), **settings.macros})
+    except DrillError as error:
+        result = Result(name, target, ip, "error")
+        _record(result, error)
+        return result
+    return run_script(script, target, ip, settings)
+
+
+def run_script(script: Script, target: str = "pytcp", ip: str = "ipv4", settings: Settings | None = None) -> Result:
+    """Run a parsed script; as `run_text`, never raises for anything in it."""
+    began = time.monotonic()
+    result = Result(script.name, target, ip, "pass")
+    try:
+        setup = setup_for(script, ip, settings or Settings())
         result.ip = setup.ip
         to = Addresses(ip_address(setup.local).packed, ip_address(setup.remote).packed)
         Runner(script, make_target(target, setup), setup, to).run()

@@ -295,6 +295,7 @@ class Runner:
         assert isinstance(action, Inject)
         due = self._wait_for(event)
         packet = action.packet
+        self.target.check(packet, True)
         flow = self._flow_to_inject(event, packet)
         if isinstance(packet, TcpPacket):
             if packet.flags & SYN and flow.remote_isn is None:
@@ -361,6 +362,7 @@ class Runner:
         action = event.action
         assert isinstance(action, Expect) and isinstance(action.packet, TcpPacket)
         packet = action.packet
+        self.target.check(packet, False)
         when = event.when
         any_time = when.kind is TimeKind.ANY
         due = self.target.now() if any_time else self._due(event)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from .script import Packet
+
 Handle = Any  # a socket, epoll set, pipe end or file of the target
 Addr = tuple[str, int]
 
@@ -121,6 +123,9 @@ class Target(Protocol):
 
     def wait(self, until_ns: int, done: Callable[[], bool]) -> None:
         """Let time pass until `until_ns`, or until `done()` (looked at whenever something happened)."""
+
+    def check(self, packet: Packet, injected: bool) -> None:
+        """Raises Unsupported for a packet that means something this target does not have."""
 
     def inject(self, data: bytes, gso_size: int) -> None:
         """Give the stack an IP packet."""

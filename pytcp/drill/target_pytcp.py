@@ -27,7 +27,9 @@ from .blocking import Sleeper, Waits
 from .constants import NAMES
 from .epoll import Epoll
 from .errors import Unsupported
+from .flow import SYN
 from .interpreter import Shell
+from .script import Packet, TcpPacket
 from .target import Addr, Null, Pending, Setup
 
 if TYPE_CHECKING:
@@ -161,6 +163,15 @@ class PytcpTarget:
     def _resume(self) -> None:
         if self._sleepers:
             self._sleepers = [sleeper for sleeper in self._sleepers if not sleeper.resume()]
+
+    def check(self, packet: Packet, injected: bool) -> None:
+        if not isinstance(packet, TcpPacket):
+            return
+        options = packet.options if isinstance(packet.options, tuple) else ()
+        if any(option.kind in ("FO", "FOEXP") for option in options) or (injected and packet.flags & SYN and packet.length):
+            raise Unsupported("Fast Open: pytcp does not have it")
+        if any(option.kind == "md5" for option in options):
+            raise Unsupported("TCP MD5 signatures: pytcp does not have them")
 
     def inject(self, data: bytes, gso_size: int) -> None:
         kind = GSO_NONE
