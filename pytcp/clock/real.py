@@ -8,6 +8,9 @@ it counts CLOCK_MONOTONIC, the clock of `heap.now_ns`, so no conversion between 
 
 After a burst of passes the task checkpoints even when frames are left: the programs are tasks of
 the same loop, and a bulk transfer must not starve the reader it feeds.
+
+These tasks are protected from Ctrl-C: KeyboardInterrupt is raised in the program's main task, where it
+can be handled, and never in the middle of a pass.
 """
 
 from __future__ import annotations
@@ -99,6 +102,7 @@ class RealRuntime(Runtime):
         if known and self._nursery is not None and link.fileno() >= 0:
             trio.lowlevel.notify_closing(link.fileno())
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled. An error in a callback of the stack is raised here: it is a bug.
 
@@ -148,6 +152,7 @@ class RealRuntime(Runtime):
             self._on_earlier(deadline)
         return more
 
+    @trio.lowlevel.enable_ki_protection
     async def _serve(self) -> None:
         if self._serving:
             return
@@ -158,6 +163,7 @@ class RealRuntime(Runtime):
         finally:
             self._serving = False
 
+    @trio.lowlevel.enable_ki_protection
     async def _watch(self, link: Link) -> None:
         fd = link.fileno()
         while link in self.links:
@@ -167,6 +173,7 @@ class RealRuntime(Runtime):
                 return
             await self._serve()
 
+    @trio.lowlevel.enable_ki_protection
     async def _timers(self) -> None:
         timerfd = self._timerfd
         assert timerfd is not None
@@ -177,6 +184,7 @@ class RealRuntime(Runtime):
             await trio.lowlevel.wait_readable(timerfd.fd)
             await self._serve()
 
+    @trio.lowlevel.enable_ki_protection
     async def _kicks(self) -> None:
         while True:
             if self.kicked and not self._serving:

@@ -34,7 +34,7 @@ from pytcp.clock.runtime import Runtime
 from pytcp.net import sysctl
 from pytcp.net.stack import Stack
 
-from . import control
+from . import control, interrupts
 from .address import AF_INET, AF_INET6, encode_name, host_port, numeric, oserror, parse, show
 from .datagrams import UdpEndpoint
 from .eyeballs import open_first
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+interrupts.protect(Socket, DatagramSocket)
 
 DRAIN = 2.0  # seconds the last data of closed connections may take when the stack ends
 DRAIN_POLL = 0.005
