@@ -33,14 +33,10 @@ async def on_pytcp(testbed: Testbed, *, hosts: Path | None = None) -> AsyncItera
 
 def kernel_listener(p: Pair, family: int, address: tuple[str, int]) -> trio.SocketListener:
     """A listener of the kernel in the peer's namespace."""
-    sock = p.testbed.socket(*_family(family))
+    sock = p.testbed.socket(trio.socket.AF_INET if family == 4 else trio.socket.AF_INET6)
     sock.bind(address)
     sock.listen()
     return trio.SocketListener(trio.socket.from_stdlib_socket(sock))
-
-
-def _family(family: int) -> tuple[int]:
-    return (trio.socket.AF_INET if family == 4 else trio.socket.AF_INET6,)
 
 
 def adopting(factory: SocketFactory) -> contextlib.AbstractContextManager[None]:
