@@ -3,7 +3,8 @@
 Two hosts talk over a pipe in virtual time; between them a vandal drops, repeats, swaps, truncates and
 flips what passes, and throws in frames of its own: arbitrary bytes, and valid segments of the running
 conversation with fields replaced. Afterwards both programs close, the vandal goes away, and everything
-must come to rest by itself: no socket in the table, no timer armed, no byte of memory charged.
+must come to rest by itself: no socket in the table, no socket's timer armed, no fragment kept, no byte of
+memory charged.
 """
 
 from __future__ import annotations
@@ -76,6 +77,10 @@ class World:
         self.runtime.run_for(HOUR_NS)
         for stack in (self.a, self.b):
             assert stack.table == {}
+            assert stack._armed == {}
+            assert stack._listeners == {}
+            assert (stack.frags4.memory, stack.frags6.memory) == (0, 0)
+            assert stack._owed == []
             for dev in stack.interfaces:
                 dev.ring.reap()
                 assert len(dev.ring) == 0
@@ -92,6 +97,7 @@ class Vandal:
 
     def __init__(self, link: PipeEnd, rng: random.Random) -> None:
         self.deliver = link.rx
+        self.link = link
         self.rng = rng
         self.seen: list[bytes] = []
         self.active = True
@@ -113,6 +119,8 @@ class Vandal:
             self.inject(rng.choice(self.seen))
         if what > 0.8:
             self.inject(self.forge(rng.choice(self.seen)))
+        if what > 0.7:
+            self.inject(self.invent(self.link))
 
     def inject(self, data: bytes) -> None:
         self.deliver(RxFrame(memoryview(data), csum=CSUM_NONE))
@@ -126,6 +134,43 @@ class Vandal:
         for _ in range(rng.randrange(1, 4)):
             out[rng.randrange(len(out))] = rng.randrange(256)
         return bytes(out)
+
+    def invent(self, link: PipeEnd) -> bytes:
+        """A frame the conversation has nothing to do with, right up to its checksum: ICMP errors about what was
+        seen, neighbour discovery, fragments, ARP."""
+        rng = self.rng
+        me, other, me6, other6 = (A, B, A6, B6) if link.mac < link.peer.mac else (B, A, B6, A6)
+        quote = bytearray(rng.choice(self.seen)[14 : 14 + rng.choice([8, 28, 48, 100])])
+        if quote and rng.random() < 0.5:
+            quote[rng.randrange(len(quote))] = rng.randrange(256)
+        info = rng.choice([0, 1, 68, 552, 1280, 1499, 1500, 65535]).to_bytes(4, "big")
+        kind = rng.randrange(5)
+        if kind == 0:
+            body = bytes([rng.choice([0, 3, 3, 4, 5, 8, 11, 12]), rng.randrange(16), 0, 0]) + info + quote
+            body = body[:2] + checksum(body).to_bytes(2, "big") + body[4:]
+            return self.ip4(link, other, me, 1, body)
+        if kind == 1:
+            body = bytes([rng.choice([1, 2, 2, 3, 4, 128, 133, 134, 135, 136, 137]), rng.randrange(8), 0, 0]) + info + quote + rng.randbytes(rng.randrange(60))
+            body = body[:2] + checksum(body, pseudo(other6, me6, 58, len(body))).to_bytes(2, "big") + body[4:]
+            return self.ip6(link, other6, me6, 58, body)
+        if kind == 2:
+            frag = rng.choice([0x2000, 0x2001, 1, 0x3FFF, rng.randrange(1 << 16)])
+            return self.ip4(link, other, me, rng.choice([1, 6, 17]), rng.randbytes(rng.choice([7, 8, 24, 1400])), frag=frag, ident=rng.randrange(4))
+        if kind == 3:
+            head = bytes([rng.choice([6, 17, 58, 44, 0]), 0]) + rng.choice([1, 0, 8, 0xFFF9]).to_bytes(2, "big") + rng.randrange(4).to_bytes(4, "big")
+            return self.ip6(link, other6, me6, 44, head + rng.randbytes(rng.choice([0, 7, 8, 1400])))
+        sender = rng.choice([other, me, bytes(4), b"\xff" * 4])
+        arp = b"\0\1\x08\0\6\4" + rng.choice([1, 2, rng.randrange(1 << 16)]).to_bytes(2, "big") + rng.choice([link.peer.mac, link.mac, b"\xff" * 6]) + sender
+        return link.mac + link.peer.mac + b"\x08\x06" + arp + rng.choice([link.mac, bytes(6)]) + rng.choice([me, other])
+
+    def ip4(self, link: PipeEnd, src: bytes, dst: bytes, proto: int, body: bytes, *, frag: int = 0, ident: int = 0) -> bytes:
+        words = b"".join(n.to_bytes(2, "big") for n in (0x4500, 20 + len(body), ident, frag))
+        head = bytearray(words + bytes([64, proto, 0, 0]) + src + dst)
+        head[10:12] = checksum(bytes(head)).to_bytes(2, "big")
+        return link.mac + link.peer.mac + b"\x08\0" + bytes(head) + body
+
+    def ip6(self, link: PipeEnd, src: bytes, dst: bytes, proto: int, body: bytes) -> bytes:
+        return link.mac + link.peer.mac + b"\x86\xdd\x60\0\0\0" + len(body).to_bytes(2, "big") + bytes([proto, 255]) + src + dst + body
 
     def forge(self, data: bytes) -> bytes:
         """A segment of the conversation with fields replaced and the checksum made right again."""

