@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,9 @@ def test_the_main_job_in_small(program: Program, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_in_the_demo_is_one_line_and_leaves_no_namespace(tmp_path: Path) -> None:
-    demo = subprocess.Popen([sys.executable, "-m", "pytcp", "demo", "--pcap", str(tmp_path / "x.pcapng")], stderr=subprocess.PIPE, cwd=ROOT)
+    on = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell script's background jobs have it off
+    argv = [sys.executable, "-m", "pytcp", "demo", "--pcap", str(tmp_path / "x.pcapng")]
+    demo = subprocess.Popen(argv, stderr=subprocess.PIPE, cwd=ROOT, preexec_fn=on)
     mine = f"pytcp-{demo.pid}-"
     deadline = time.monotonic() + 20
     while not any(name.startswith(mine) for name in os.listdir("/run/netns")):

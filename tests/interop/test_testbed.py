@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+from functools import partial
 
 import pytest
 
@@ -117,14 +118,16 @@ CRASH = """
 
 @pytest.fixture
 def crasher() -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", textwrap.dedent(CRASH)], stdout=subprocess.PIPE, text=True)
+    # who is started in the background of a shell script has Ctrl-C switched off, and its children with it
+    on = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen([sys.executable, "-c", textwrap.dedent(CRASH)], stdout=subprocess.PIPE, text=True, preexec_fn=on)
 
 
 def test_what_a_killed_process_left_behind_is_removed_by_the_next_testbed(crasher: subprocess.Popen[str]) -> None:
     assert crasher.stdout is not None
     name, pid = crasher.stdout.readline().split()
     os.kill(crasher.pid, signal.SIGKILL)
-    crasher.wait()
+    crasher.wait(timeout=20)
     assert name in names()
     with Namespace():
         assert name not in names()
@@ -139,14 +142,14 @@ def test_a_namespace_whose_owner_lives_is_not_reaped(crasher: subprocess.Popen[s
         assert name in names()
     finally:
         crasher.send_signal(signal.SIGINT)
-        crasher.wait()
+        crasher.wait(timeout=20)
 
 
 def test_ctrl_c_leaves_nothing(crasher: subprocess.Popen[str]) -> None:
     assert crasher.stdout is not None
     name, pid = crasher.stdout.readline().split()
     crasher.send_signal(signal.SIGINT)
-    crasher.wait()
+    crasher.wait(timeout=20)
     assert name not in names()
     assert not alive(int(pid))
 
