@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pytcp.lab.netns import Namespace
+
 pytestmark = pytest.mark.tap
 
 
@@ -141,3 +143,39 @@ def test_a_run_leaves_no_namespace_and_a_capture_that_can_be_read(tmp_path: Path
     pid = done.stderr.split(" in pytcp-")[1].split("-")[0]
     left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
     assert f"pytcp-{pid}-" not in left
+
+
+def test_a_tap_of_the_users_is_used_and_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        textwrap.dedent(
+            """
+            import trio
+
+            async def main():
+                async with await trio.open_tcp_stream("10.0.0.1", 7000) as stream:
+                    print((await stream.receive_some()).decode())
+
+            trio.run(main)
+            """
+        )
+    )
+    with Namespace() as space:
+        for command in ("tuntap add tap0 mode tap vnet_hdr", "addr add 10.0.0.1/24 dev tap0", "link set tap0 up"):
+            space.run(["ip", *command.split()])
+        with space.socket() as listener:
+            listener.bind(("10.0.0.1", 7000))
+            listener.listen()
+            program = space.popen(
+                [sys.executable, "-m", "pytcp", "run", "--tap", "tap0", "--address", "10.0.0.2/24", "program.py"],
+                cwd=tmp_path,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            listener.settimeout(30)
+            connection, address = listener.accept()
+            with connection:
+                connection.sendall(b"hello")
+            assert address[0] == "10.0.0.2"
+            assert program.communicate(timeout=30)[0] == "hello\n"
+            assert program.returncode == 0
+        assert b"tap0" in space.run(["ip", "-brief", "link"]).stdout
