@@ -63,6 +63,16 @@ def enter_quickack_mode(sk: Sock, most: int) -> None:
     sk.ato_jiffies = sk.sysctl.ato_min
 
 
+def forget(sk: Sock) -> None:
+    """A socket begins to listen: what it was told about ACKs before does not count."""
+    sk.quick = sk.pingpong = sk.ato_jiffies = 0
+
+
+def inherit(child: Sock, sk: Sock) -> None:
+    """A child is as interactive as its listener was told to be."""
+    child.pingpong = sk.pingpong
+
+
 def set_quickack(sk: Sock, value: int) -> None:
     """TCP_QUICKACK: 0 = interactive from now on; odd = quick ACKs, a pending one now if the queue is
     drained (or more than a segment is unacknowledged); even = that ACK only."""

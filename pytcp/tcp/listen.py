@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from . import close, handshake, isn, request, reset, seq, syncookies
+from . import close, delack, handshake, isn, request, reset, seq, syncookies
 from .const import ACK, AE, CWR, ECE, FIN, MAX_WSCALE, RST, SYN
 from .options import M32, TSTAMP_ALIGNED
 
@@ -59,6 +59,7 @@ class SynQueue:
 
 def start(sk: Sock) -> None:
     """Make `sk` ready to take SYNs."""
+    delack.forget(sk)
     sk.syn_queue = SynQueue()
     sk.accept_queue = deque()
 
@@ -79,7 +80,7 @@ def accept_queue_full(sk: Sock) -> bool:
 
 
 def inherit(child: Sock, sk: Sock) -> None:
-    """Give a new child the listener's options (linux-sockets §7: all but TCP_QUICKACK and SO_PRIORITY).
+    """Give a new child the listener's options (linux-sockets §7: all but SO_PRIORITY; TCP_QUICKACK set before listen() is forgotten there).
 
     One assignment each, not a loop over names: this is a good part of what accepting costs."""
     child.bound_addr = sk.bound_addr
@@ -110,6 +111,7 @@ def inherit(child: Sock, sk: Sock) -> None:
     child.rx_opt_oobinline = sk.rx_opt_oobinline
     child.peek_off = sk.peek_off
     child.delack_max_ns = sk.delack_max_ns
+    delack.inherit(child, sk)
     child.keepopen = sk.keepopen
     child.keepalive_time = sk.keepalive_time
     child.keepalive_intvl = sk.keepalive_intvl

@@ -153,7 +153,8 @@ def set_rcvlowat(sk: Sock, value: int) -> None:
     need = space_from_win(sk, value)
     if need > sk.rcvbuf:
         sk.rcvbuf = need
-        sk.window_clamp = value
+        if 0 < sk.window_clamp < value:
+            sk.window_clamp = value
 
 
 def set_window_clamp(sk: Sock, value: int) -> None:

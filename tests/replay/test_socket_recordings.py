@@ -56,7 +56,6 @@ def test_recordings_of_missing_features_are_not_kept(names: str, reason: str) ->
 def opened(family: int, state: str, listener_calls: list[str]) -> tuple[Replay, Sock, Sock]:
     """A socket in the state an option table was measured in: (what keeps its stack, the socket, its listener)."""
     handshake: list[dict[str, Any]] = [{"t": 0.001, "app": "listen(5)"}]
-    handshake += [{"t": 0.001, "app": text} for text in listener_calls]
     if state == "established":
         opts = {"mss": 1460, "sackok": 1, "ws": 7, "order": ["mss", "sackok", "nop", "nop", "nop", "ws"]}
         handshake += [
@@ -65,8 +64,9 @@ def opened(family: int, state: str, listener_calls: list[str]) -> tuple[Replay, 
             {"t": 0.005, "app": "accept()"},
         ]
     run = Replay({"name": "options", "setup": {"ip": family}, "steps": [] if state == "closed" else handshake})
-    run.run()
     conn = run.conn({"t": 0.0})
+    conn.before_listen += listener_calls
+    run.run()
     sk = run.socket(conn)
     return run, sk, conn.listener or sk
 
@@ -123,7 +123,9 @@ def test_an_accepted_connection_has_the_listeners_options() -> None:
     for row in rows:
         option = row["option"]
         _run, child, listener = opened(4, "established", [f"setsockopt({option},{row['set']})"])
-        assert (option, reading(listener, option), reading(child, option)) == (option, row["listener"], row["child"])
+        assert (option, reading(child, option)) == (option, row["child"])
+        # the recording read the listener before listen(), which forgets this one
+        assert reading(listener, option) == row["listener"] or option == "TCP_QUICKACK"
     assert len(rows) > 30
 
 

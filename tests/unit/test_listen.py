@@ -317,7 +317,7 @@ INT_OPTIONS = [
     (IPPROTO_TCP, sockopt_tcp.TCP_SYNCNT, 3, 3),
     (IPPROTO_TCP, sockopt_tcp.TCP_LINGER2, 7, 7),
     (IPPROTO_TCP, sockopt_tcp.TCP_WINDOW_CLAMP, 20000, 20000),
-    (IPPROTO_TCP, sockopt_tcp.TCP_QUICKACK, 0, 1),
+    (IPPROTO_TCP, sockopt_tcp.TCP_QUICKACK, 0, 0),
     (IPPROTO_TCP, sockopt_tcp.TCP_THIN_LINEAR_TIMEOUTS, 1, 1),
     (IPPROTO_TCP, sockopt_tcp.TCP_USER_TIMEOUT, 777, 777),
     (IPPROTO_TCP, sockopt_tcp.TCP_NOTSENT_LOWAT, 555, 555),
@@ -354,6 +354,15 @@ def test_an_accepted_child_inherits(level: int, name: int, value: int, child_val
     api.setsockopt(lsk, level, name, value)
     _, _, child = connection(world, lsk=lsk)
     assert api.getsockopt(child, level, name) == child_value
+
+
+def test_listen_forgets_what_was_said_of_quick_acks() -> None:
+    world = World()
+    sk = world.socket()
+    api.setsockopt(sk, IPPROTO_TCP, sockopt_tcp.TCP_QUICKACK, 0)
+    assert api.getsockopt(sk, IPPROTO_TCP, sockopt_tcp.TCP_QUICKACK) == 0
+    api.listen(sk, 5)
+    assert api.getsockopt(sk, IPPROTO_TCP, sockopt_tcp.TCP_QUICKACK) == 1
 
 
 def test_a_child_inherits_pacing_linger_and_congestion_control() -> None:
