@@ -53,6 +53,7 @@ class TimerHeap:
         return timer
 
     def call_later(self, delay_ns: int, callback: Callable[[], None]) -> Timer:
+        """Run `callback` `delay_ns` from now, as `call_at`."""
         return self.call_at(self.now_ns + delay_ns, callback)
 
     def next_deadline(self) -> int | None:
