@@ -122,7 +122,7 @@ class Shell:
 
     def _split(self, text: str) -> list[str]:
         text = text.replace("\\\n", " ")
-        text = "\n".join(match[1] if (match := _COMMENT.match(line)) else line for line in text.split("\n"))
+        text = "\n".join(match[1] if (match := _COMMENT.fullmatch(line)) else line for line in text.split("\n"))
         text = _ARITHMETIC.sub(lambda found: str(_arithmetic(found[1])), text)
         text = _PARENT.sub(str(os.getpid()), text)
         lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|<>\n")
@@ -200,7 +200,7 @@ class Shell:
             sysctl.set_(self.stack.sysctl, dotted, value)
         except sysctl.UnknownSysctl:
             if not dotted.startswith("net."):
-                raise Unsupported(f"sysctl {name}") from None
+                raise Unsupported(f"sysctl {name}={value}") from None
             raise Exit(255, f"no sysctl {name}") from None
         except OSError as error:
             if error.errno == errno.ENOENT:

@@ -162,7 +162,7 @@ class Parser:
         relative = scan.accept("+")
         at = scan.seconds()
         late = until = None
-        until_relative = relative
+        until_relative = False
         if scan.accept("..."):
             until_relative = scan.accept("+") or relative
             until = scan.seconds()

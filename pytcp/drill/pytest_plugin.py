@@ -2,7 +2,8 @@
 
     pytest --drill-target both --drill-ip all tests/drill
 
-Scripts on the kernel have the marker `tap`, and are skipped when the machine cannot run them. What is unsupported, like what fails, is a failed test: a script nobody can run proves nothing.
+Scripts on the kernel have the marker `tap`, and are skipped when the machine cannot run them. What is unsupported,
+like what fails, is a failed test: a script nobody can run proves nothing.
 """
 
 from __future__ import annotations

@@ -1,0 +1,52 @@
+"""The pytest plugin: a project's own scripts are tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GOOD = "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n+0 close(3) = 0\n"
+BAD = "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n+0 > . 1:1(0) ack 1\n"
+
+
+def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """pytest in a folder of its own, with the plugin named, whether it is installed or not."""
+    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    argv = [sys.executable, "-m", "pytest", "-p", "pytcp.drill.pytest_plugin", "-p", "no:cacheprovider", "-q", *arguments]
+    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
+    (tmp_path / "good.pkt").write_text(GOOD)
+    return tmp_path
+
+
+def test_scripts_are_not_collected_unless_wanted(folder: Path) -> None:
+    assert run_pytest(folder).returncode == 5  # no tests
+
+
+def test_scripts_are_tests(folder: Path) -> None:
+    done = run_pytest(folder, "--drill-target", "pytcp", "--drill-ip", "all", "-v")
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout
+
+
+def test_a_failure_is_shown_as_the_runner_shows_it(folder: Path) -> None:
+    (folder / "bad.pkt").write_text(BAD)
+    (folder / "pytest.ini").write_text("[pytest]\ndrill_target = pytcp\n")
+    done = run_pytest(folder)
+    assert done.returncode == 1
+    assert "1 failed, 1 passed" in done.stdout
+    assert "bad.pkt:2: no packet came" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_kernel_runs_can_be_left_out(folder: Path) -> None:
+    done = run_pytest(folder, "--drill-target", "both", "-m", "not tap")
+    assert "1 passed, 1 deselected" in done.stdout
