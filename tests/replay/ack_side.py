@@ -34,9 +34,10 @@ AT_ONCE = 700 * US
 INFO = {
     "ca": "ca_state", "cwnd": "snd_cwnd", "ssthresh": "snd_ssthresh", "rto": "rto", "backoff": "backoff", "retransmits": "retransmits",
     "unacked": "unacked", "sacked": "sacked", "lost": "lost", "retrans": "retrans", "reordering": "reordering", "reord_seen": "reord_seen",
-    "dsack_dups": "dsack_dups", "total_rto": "total_rto", "total_rto_rec": "total_rto_recoveries", "state": "state",
+    "dsack_dups": "dsack_dups", "delivered": "delivered", "total_rto": "total_rto", "total_rto_rec": "total_rto_recoveries", "state": "state",
     "rtt": "rtt", "rttvar": "rttvar", "min_rtt": "min_rtt",
 }  # fmt: skip
+OPTIONS = {"SO_SNDBUF": (1, 7), "TCP_NODELAY": (6, 1), "TCP_CORK": (6, 3)}
 MEASURED = ("rtt", "rttvar", "min_rtt")
 # counters that only the ACK side moves
 COUNTERS = """
@@ -213,11 +214,13 @@ class Replay:
         got: Any = None
         try:
             if name == "send":
-                got = api.sendmsg(self.sk, bytes(int(args[0])), 0)
+                got = api.sendmsg(self.sk, bytes(int(args[0])), int(args[1]) if len(args) > 1 else 0)
             elif name == "recv":
                 got = len(api.recv(self.sk, int(args[0])))
-            elif args[0] == "SO_SNDBUF":
-                api.setsockopt(self.sk, 1, 7, int(args[1]))
+            elif name == "shutdown":
+                api.shutdown(self.sk, api.SHUT_WR)
+            elif name == "setsockopt":
+                api.setsockopt(self.sk, *OPTIONS[args[0]], int(args[1]))
             elif name != "accept":
                 raise AssertionError(f"unknown call {text}")
         except OSError as error:
