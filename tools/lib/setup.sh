@@ -107,7 +107,7 @@ _pytcp_install() {
 		if command -v cc >/dev/null; then export PYTCP_REQUIRE_C=1; fi
 		# the build's own needs live in .venv: a changed C file is then rebuilt without a network
 		"$PYTCP_PYTHON" -m pip install -q 'setuptools>=77' 'cffi>=1.16' wheel </dev/null &&
-			"$PYTCP_PYTHON" -m pip install -q --no-build-isolation -e '.[test]' </dev/null
+			"$PYTCP_PYTHON" -m pip install -q --no-build-isolation --config-settings editable_mode=compat -e '.[test]' </dev/null
 	) >"$log" 2>&1 || status=$?
 	[ $status = 0 ] || cat "$log" >&2
 	rm -f "$log"
