@@ -62,16 +62,18 @@ def command(json_file: str | None, pcap: str | None, seed: int) -> int:
 
     curl fetches 100 MiB from pytcp's HTTP server (IPv4), pytcp fetches 100 MiB from a web server in the peer's namespace (IPv6), a kernel
     socket sends and receives for 3 seconds each way, a hundred connections echo at once, both sides ping; then transfers again
-    with 1 % loss, 1 % reordering, 0.1 % duplication and 0.1 % corruption on the wire. Needs root. Exit status 1 when a check fails.
+    with 1 % loss, 1 % reordering, 0.1 % duplication and 0.1 % corruption on the wire. Needs root or user namespaces. Exit status 1 when a check fails.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+    from pytcp.lab import rootless
     from pytcp.lab.mainjob import MainJob, Sizes
 
     pcap = pcap or os.path.join(tempfile.gettempdir(), f"pytcp-demo-{os.getuid()}.pcapng")
     for path in filter(None, (json_file, pcap)):
         writable(path)
+    rootless.enter()
     errors = Console(stderr=True)
     bar = Progress(SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=errors, transient=True)
     task = bar.add_task("starting", total=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -9,6 +10,7 @@ import warnings
 
 import click
 
+from pytcp.lab import rootless
 from pytcp.lab.machine import MISSING, OK, OPTIONAL, Check, examine
 
 MARKS = {OK: "[green]ok[/]", OPTIONAL: "[yellow]optional[/]", MISSING: "[red]missing[/]"}
@@ -31,6 +33,8 @@ def command(as_json: bool) -> int:
     Opens a TAP device and makes a network namespace to see whether that works, and removes both. Exit status 1 when something
     that the testbed needs is missing.
     """
+    with contextlib.suppress(OSError):  # `privileges` finds out why again, and says so
+        rootless.enter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # missing C helpers are a finding here, not a warning
         checks = list(examine())

@@ -46,7 +46,7 @@ async def _serve(net: network.Network, folder: Path, port: int, quiet: bool) -> 
 
     for host in net.hosts():
         click.echo(f"http://{host}:{port}/")
-    if net.testbed is not None:
+    if net.testbed is not None and net.testbed.named:
         click.echo(f"try: ip netns exec {net.testbed.name} curl http://{net.hosts()[0]}:{port}/", err=True)
     await net.stack.serve_tcp(FileServer(folder, on_request=None if quiet else log), port)
     return 0

@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, str] = {
     "run": "Run a trio or anyio program on a stack.",
     "ss": "Sockets of a running stack, as ss.",
     "sysctl": "Settings of a running stack, as sysctl.",
+    "testbed": "A shell, or a command, on the peer of a running stack.",
 }
 
 # commands that do not live in a module of their name
@@ -75,7 +76,8 @@ def cli() -> None:
     """A TCP/IP stack in Python that behaves like Linux, segment for segment.
 
     Commands that need a network make their own testbed: a namespace with a real Linux kernel in it, behind a TAP device,
-    gone when they end (needs root). With --tap they attach to a TAP device of yours instead.
+    gone when they end. That takes root, or user namespaces for ordinary users; `pytcp doctor` says what is missing. With --tap
+    they attach to a TAP device of yours instead.
 
     ss, nstat, sysctl, neigh, route, addr and link look into a stack that runs, in whatever program.
     """

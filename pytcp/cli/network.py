@@ -103,6 +103,17 @@ def run(where: Where, program: Callable[[Network], Awaitable[int]]) -> int:
         return trio.run(main)
 
 
+def environment(testbed: Testbed) -> dict[str, str]:
+    """What programs in the testbed's namespace find in their environment."""
+    names = {"PYTCP4": testbed.address4, "PYTCP6": testbed.address6, "PEER4": testbed.peer4, "PEER6": testbed.peer6}
+    return {**os.environ, **names}
+
+
+def inside(testbed: Testbed) -> str:
+    """Where to find the peer."""
+    return f" in {testbed.name}" if testbed.named else ""
+
+
 @contextlib.contextmanager
 def _place(where: Where) -> Iterator[tuple[Link, Testbed | None, tuple[str, ...]]]:
     if where.tap is not None:
@@ -112,10 +123,12 @@ def _place(where: Where) -> Iterator[tuple[Link, Testbed | None, tuple[str, ...]
             raise click.ClickException(f"no TAP device {where.tap!r}; make one: ip tuntap add {where.tap} mode tap vnet_hdr && ip link set {where.tap} up")
         yield Tap(where.tap), None, where.address
         return
+    from pytcp.lab import rootless
     from pytcp.lab.testbed import Testbed
 
+    rootless.enter()
     with Testbed() as testbed:
-        click.echo(f"testbed: pytcp is {testbed.address4} and {testbed.address6}; the peer {testbed.peer4} and {testbed.peer6} in {testbed.name}", err=True)
+        click.echo(f"testbed: pytcp is {testbed.address4} and {testbed.address6}; the peer {testbed.peer4} and {testbed.peer6}{inside(testbed)}", err=True)
         yield testbed.link, testbed, tuple(testbed.addresses)
 
 
@@ -140,8 +153,7 @@ async def _peer_command(where: Where, testbed: Testbed | None) -> AsyncIterator[
     if where.peer is None or testbed is None:
         yield
         return
-    names = {"PYTCP4": testbed.address4, "PYTCP6": testbed.address6, "PEER4": testbed.peer4, "PEER6": testbed.peer6}
-    child: subprocess.Popen[bytes] = testbed.popen(["sh", "-c", where.peer], env={**os.environ, **names})
+    child: subprocess.Popen[bytes] = testbed.popen(["sh", "-c", where.peer], env=environment(testbed))
     import trio
 
     try:

@@ -131,11 +131,10 @@ def _opener(
 
 def _again(link: Link) -> Link:
     """The same device for a stack that will close it: a program may call trio.run more than once."""
+    from pytcp.link.packet import PacketLink
     from pytcp.link.tap import Tap
 
-    if isinstance(link, Tap):
-        return Tap(fd=os.dup(link.fd), mac=link.mac, mtu=link.mtu)
-    return link
+    return link.duplicate() if isinstance(link, Tap | PacketLink) else link
 
 
 def _execute(module: str | None, arguments: tuple[str, ...]) -> int:

@@ -23,14 +23,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from pytcp.lab import rootless
+
 OK: Literal["ok"] = "ok"
 OPTIONAL: Literal["optional"] = "optional"
 MISSING: Literal["missing"] = "missing"
 Status = Literal["ok", "optional", "missing"]
 
 TUN = "/dev/net/tun"
-CAP_NET_ADMIN = 12
-CAP_SYS_ADMIN = 21
+MAKE = "rm -f {0}; mkdir -p {1}; mknod {0} c 10 200"
+INSTEAD = "testbeds use a veth pair and a packet socket instead"
 PROGRAMS = {
     "curl": ("the demo's first transfer", "curl"),
     "ip": ("a look into a testbed", "iproute2"),
@@ -77,38 +79,35 @@ def kernel() -> Check:
     return Check("kernel", OK, f"Linux {release}")
 
 
-def _effective(capability: int) -> bool:
-    with open("/proc/self/status") as file:
-        for line in file:
-            if line.startswith("CapEff:"):
-                return bool(int(line.split()[1], 16) >> capability & 1)
-    return False
-
-
 def privileges() -> Check:
-    missing = [name for name, bit in (("CAP_NET_ADMIN", CAP_NET_ADMIN), ("CAP_SYS_ADMIN", CAP_SYS_ADMIN)) if not _effective(bit)]
-    if os.geteuid() == 0 and not missing:
+    uid = rootless.entered()
+    if uid is not None:
+        return Check("privileges", OK, f"ordinary user (uid {uid}), root of a user namespace")
+    lacking = rootless.lacking()
+    if os.geteuid() == 0 and not lacking:
         return Check("privileges", OK, "root")
-    if not missing:
-        return Check("privileges", MISSING, "not root, though capable", "run as root: sudo pytcp ...")
-    remedy = "run as root: sudo pytcp ..." if os.geteuid() else "in a container: --cap-add NET_ADMIN --cap-add SYS_ADMIN"
-    return Check("privileges", MISSING, f"without {' and '.join(missing)}", remedy)
+    reason = rootless.probe()
+    if not reason:
+        return Check("privileges", OK, "ordinary user; user namespaces are allowed")
+    without = f"without {' and '.join(lacking)}" if lacking else "not root, though capable"
+    remedy = "run as root: sudo pytcp ...; or allow user namespaces" if os.geteuid() else "in a container: --cap-add NET_ADMIN --cap-add SYS_ADMIN"
+    return Check("privileges", MISSING, f"{without}; {reason}", remedy)
 
 
 def tun_device(path: str = TUN) -> Check:
     try:
         mode = os.stat(path)
     except FileNotFoundError:
-        return Check("tun device", MISSING, f"no {path}", "modprobe tun; in a container: --device /dev/net/tun")
+        return Check("tun device", OPTIONAL, f"no {path}: {INSTEAD}", "modprobe tun; in a container: --device /dev/net/tun")
     if not stat.S_ISCHR(mode.st_mode) or mode.st_rdev != os.makedev(10, 200):
-        return Check("tun device", MISSING, f"{path} is not the TUN device", f"rm -f {path}; mkdir -p {os.path.dirname(path)}; mknod {path} c 10 200")
+        return Check("tun device", OPTIONAL, f"{path} is not the TUN device: {INSTEAD}", MAKE.format(path, os.path.dirname(path)))
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     except PermissionError:
-        return Check("tun device", MISSING, f"no permission to open {path}", f"run as root, or: sudo chmod 0666 {path}")
+        return Check("tun device", OPTIONAL, f"no permission to open {path}: {INSTEAD}", f"run as root, or: sudo chmod 0666 {path}")
     except OSError as exc:
         hint = "modprobe tun" if exc.errno in (errno.ENODEV, errno.ENXIO) else f"check {path} and the kernel's CONFIG_TUN"
-        return Check("tun device", MISSING, f"cannot open {path}: {exc.strerror}", hint)
+        return Check("tun device", OPTIONAL, f"cannot open {path}: {exc.strerror}: {INSTEAD}", hint)
     return Check("tun device", OK, path)
 
 
@@ -131,7 +130,7 @@ def tap_offloads() -> Check:
     try:
         fd = os.open(TUN, os.O_RDWR | os.O_CLOEXEC)
     except OSError as exc:
-        return Check("TAP", MISSING, f"cannot open {TUN}: {exc.strerror}", "see the line above")
+        return Check("TAP", OPTIONAL, f"cannot open {TUN}: {exc.strerror}", "see the line above")
     try:
         fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", b"", IFF_TAP | IFF_NO_PI | IFF_VNET_HDR))
         for flags, status, detail in (
@@ -147,7 +146,7 @@ def tap_offloads() -> Check:
             return Check("TAP", status, detail, "" if status == OK else "a newer kernel offers TSO on TAP devices")
         return Check("TAP", OPTIONAL, "the kernel takes no offload setting", "a newer kernel offers TSO on TAP devices")
     except OSError as exc:
-        return Check("TAP", MISSING, f"cannot make a TAP device: {exc.strerror}", "run as root (CAP_NET_ADMIN)")
+        return Check("TAP", OPTIONAL, f"cannot make a TAP device: {exc.strerror}", "run as root (CAP_NET_ADMIN)")
     finally:
         os.close(fd)
 
@@ -161,6 +160,21 @@ def namespaces() -> Check:
     except OSError as exc:
         return Check("namespaces", MISSING, exc.strerror or str(exc), "run as root; in a container: --cap-add SYS_ADMIN; the kernel needs CONFIG_NET_NS")
     return Check("namespaces", OK, "network namespaces can be made")
+
+
+def testbed() -> Check:
+    """The real thing, with a ping of its own address to see that the peer lives."""
+    from pytcp.lab.testbed import Testbed
+
+    try:
+        with Testbed() as tb:
+            carrier = "a TAP" if type(tb.link).__name__ == "Tap" else "a veth pair with a packet socket"
+            alive = tb.ping(tb.peer4)[0] is not None
+    except OSError as exc:
+        return Check("testbed", MISSING, exc.strerror or str(exc), "see the lines above")
+    if not alive:
+        return Check("testbed", MISSING, f"made, over {carrier}, but its peer does not answer", "look at it from inside: pytcp testbed")
+    return Check("testbed", OK, f"made, over {carrier}")
 
 
 def ipv6() -> Check:
@@ -222,6 +236,7 @@ CHECKS: tuple[Callable[[], Check], ...] = (
     tun_device,
     tap_offloads,
     namespaces,
+    testbed,
     ipv6,
     congestion_controls,
     c_helpers,

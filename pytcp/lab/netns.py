@@ -3,6 +3,8 @@
 A namespace is called `pytcp-<pid>-<start>-<n>`: the process that owns it, the kernel's start time of that process (so that a
 reused pid is not mistaken for the owner) and a counter. Whoever dies without cleaning up (SIGKILL, power) leaves a name
 whose owner is gone; `reap()` finds and removes those, with every process still inside, and runs before each new one is made.
+Who may not write there (root of a user namespace only, `lab/rootless.py`) gets a namespace without a name, held by a descriptor: it
+is gone with its last process.
 
 `setns(2)` moves one thread. `entered()` moves the calling thread and moves it back; what is made meanwhile (sockets, TAPs,
 child processes) stays in the namespace for good. Nothing here touches a sysctl of the machine itself: a write needs a
@@ -98,9 +100,28 @@ def processes_in(path: str) -> list[int]:
     return found
 
 
-def _remove(name: str, path: str) -> None:
-    from pyroute2 import netns
+def _new_namespace() -> int:
+    """A descriptor of a new network namespace. A thread makes it, and leaves the others where they are."""
+    made: list[int] = []
+    failed: list[OSError] = []
 
+    def make() -> None:
+        if _libc.unshare(CLONE_NEWNET) != 0:
+            err = ctypes.get_errno()
+            failed.append(OSError(err, os.strerror(err)))
+        else:
+            made.append(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return made[0]
+
+
+def _empty(path: str) -> None:
+    """Kill every process in the namespace."""
     deadline = time.monotonic() + 2
     # again and again: one of them may be forking, and who was killed takes a moment to be gone
     while (pids := processes_in(path)) and time.monotonic() < deadline:
@@ -108,6 +129,12 @@ def _remove(name: str, path: str) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.002)
+
+
+def _forget(name: str) -> None:
+    """Remove a namespace's name."""
+    from pyroute2 import netns
+
     try:
         netns.remove(name)
     except OSError as exc:
@@ -123,7 +150,8 @@ def reap() -> list[str]:
     for name in netns.listnetns():
         match = _NAME.match(name)
         if match and start_time(int(match[1])) != int(match[2]):
-            _remove(name, os.path.join(netns.NETNS_RUN_DIR, name))
+            _empty(os.path.join(netns.NETNS_RUN_DIR, name))
+            _forget(name)
             removed.append(name)
     return removed
 
@@ -138,31 +166,44 @@ class Namespace:
     def __init__(self) -> None:
         self.name = f"pytcp-{os.getpid()}-{start_time(os.getpid())}-{next(_count)}"
         self.path = ""
+        self.named = True
         self._fd = -1
         self._children: list[subprocess.Popen[Any]] = []
 
     def open(self) -> None:
         """Make it, with its loopback up."""
         if os.geteuid() != 0:
-            raise TestbedError(errno.EPERM, "a testbed needs root: it makes a network namespace and a TAP device")
+            raise TestbedError(errno.EPERM, "a testbed needs root: it makes a network namespace and a TAP device (`pytcp doctor` knows other ways)")
         from pyroute2 import netns
 
-        reap()
+        run = netns.NETNS_RUN_DIR
+        self.named = os.access(run if os.path.exists(run) else os.path.dirname(run), os.W_OK)
+        if self.named:
+            reap()
         try:
             with uninterrupted():
                 try:
-                    netns.create(self.name)
+                    self._make()
                 except OSError as exc:
                     raise TestbedError(exc.errno or errno.EPERM, f"cannot make a network namespace: {exc.strerror or exc}") from exc
-                self.path = os.path.join(netns.NETNS_RUN_DIR, self.name)
                 # an interruption between two statements of whoever opens it may find nobody to close it
                 atexit.register(self.close)
-            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             with self.netlink() as ip:
                 ip.link("set", index=1, state="up")
         except BaseException:
             self.close()
             raise
+
+    def _make(self) -> None:
+        from pyroute2 import netns
+
+        if self.named:
+            netns.create(self.name)
+            self.path = os.path.join(netns.NETNS_RUN_DIR, self.name)
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        else:
+            self._fd = _new_namespace()
+            self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def close(self) -> None:
         """Stop the programs inside, remove the name. Safe to call twice."""
@@ -173,13 +214,15 @@ class Namespace:
         for child in self._children:
             self.stop(child)
         self._children.clear()
+        if self.path:
+            path, self.path = self.path, ""
+            _empty(path)
+            if self.named:
+                _forget(self.name)
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        if self.path:
-            path, self.path = self.path, ""
-            _remove(self.name, path)
-            atexit.unregister(self.close)
+        atexit.unregister(self.close)
 
     def __enter__(self) -> Namespace:
         self.open()
@@ -187,6 +230,10 @@ class Namespace:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    def fileno(self) -> int:
+        """A descriptor of the namespace, as setns(2) takes it."""
+        return self._fd
 
     # --- being inside ---
 

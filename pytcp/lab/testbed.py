@@ -11,6 +11,7 @@ turned down. Facts of the kernel that show here:
 
 - `tcp_congestion_control` of a namespace accepts only what the *machine* allows (`tcp_allowed_congestion_control` is global,
   and not ours to change); the `congctl` metric of a route has no such rule, so that is how a restricted one is set.
+- Where /dev/net/tun cannot be used there is a veth pair with a packet socket at our end instead of the TAP.
 - Who writes to a TAP pays for the peer's whole receive path inside `writev`. With `rps=True` another processor does
   it (29 -> 20 us per 64 KiB super-segment measured on two cores).
 """
@@ -24,13 +25,13 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pytcp.lab.netns import Namespace, TestbedError, uninterrupted
 from pytcp.wire.checksum import checksum
 
 if TYPE_CHECKING:
-    from pytcp.link.tap import Tap
+    from pytcp.link.descriptor import DescriptorLink
 
 __all__ = ["Testbed", "TestbedError"]
 
@@ -49,6 +50,7 @@ class Testbed(Namespace):
     rps: the peer's receive work goes to the last processor we may run on.
     txqueuelen: packets the kernel's end of the TAP holds for us; beyond, it drops. The kernel's default of 1000 is
         soon full when a hundred connections start at once, and a clean wire should lose nothing.
+    carrier: "tap", or "veth" with a packet socket at our end, or "auto": a TAP where the machine lets us have one.
     addresses, peer_addresses: "address/prefix" strings, one of each family.
     """
 
@@ -65,6 +67,7 @@ class Testbed(Namespace):
         sysctls: Mapping[str, int | str] | None = None,
         rps: bool = False,
         txqueuelen: int = 10_000,
+        carrier: Literal["auto", "tap", "veth"] = "auto",
         addresses: Sequence[str] = ("10.99.0.2/24", "fd99::2/64"),
         peer_addresses: Sequence[str] = ("10.99.0.1/24", "fd99::1/64"),
     ) -> None:
@@ -76,19 +79,21 @@ class Testbed(Namespace):
         self.sysctls = dict(sysctls or {})
         self.rps = rps
         self.txqueuelen = txqueuelen
+        self.carrier = carrier
         families = 2 if mtu >= 1280 else 1
         self.addresses = list(addresses[:families])
         self.peer_addresses = list(peer_addresses[:families])
-        self._tap: Tap | None = None
+        self._link: DescriptorLink | None = None
+        self._near: Namespace | None = None  # where our end of a veth pair is
 
     # --- names of the ends ---
 
     @property
-    def link(self) -> Tap:
+    def link(self) -> DescriptorLink:
         """Our end: hand it to a stack, once. The stack, or the end of the testbed, closes it."""
-        if self._tap is None:
+        if self._link is None:
             raise TestbedError(errno.ENODEV, "the testbed is not open")
-        return self._tap
+        return self._link
 
     @property
     def address4(self) -> str:
@@ -117,7 +122,7 @@ class Testbed(Namespace):
             self._quiet()
             for name, value in self.sysctls.items():
                 self.set_sysctl(name, value)
-            self._open_tap()
+            self._open_link()
             self._configure()
             if self.rps:
                 self.spread_receive(self.device, max(os.sched_getaffinity(0)))
@@ -127,9 +132,12 @@ class Testbed(Namespace):
 
     def close(self) -> None:
         with uninterrupted():
-            if self._tap is not None:
-                tap, self._tap = self._tap, None
-                tap.close()
+            if self._link is not None:
+                link, self._link = self._link, None
+                link.close()
+            if self._near is not None:
+                near, self._near = self._near, None
+                near.close()
             super().close()
 
     def __enter__(self) -> Testbed:
@@ -140,14 +148,39 @@ class Testbed(Namespace):
         for name, value in (("accept_dad", 0), ("dad_transmits", 0), ("router_solicitations", 0), ("accept_ra", 0)):
             self.set_sysctl(f"net.ipv6.conf.default.{name}", value)
 
-    def _open_tap(self) -> None:
+    def _open_link(self) -> None:
         from pytcp.link.tap import Tap
 
-        with self.entered():
+        if self.carrier != "veth":
             try:
-                self._tap = Tap(self.device, vnet_hdr=self.vnet_hdr, offload=self.offload, mtu=self.mtu)
+                with self.entered():
+                    self._link = Tap(self.device, vnet_hdr=self.vnet_hdr, offload=self.offload, mtu=self.mtu)
+                return
             except OSError as exc:
-                raise TestbedError(exc.errno or errno.ENODEV, f"cannot open a TAP device: {exc.strerror or exc} (`pytcp doctor` says more)") from exc
+                if self.carrier == "tap" or exc.errno not in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENODEV, errno.ENXIO):
+                    raise TestbedError(exc.errno or errno.ENODEV, f"cannot open a TAP device: {exc.strerror or exc} (`pytcp doctor` says more)") from exc
+        self._open_veth()
+
+    def _open_veth(self) -> None:
+        """The peer's end bears the TAP's name; ours is in a namespace of its own, where no kernel address disturbs it."""
+        from pytcp.link.packet import PacketLink, turn_off_offloads
+
+        near = self._near = Namespace()
+        near.open()
+        near.set_sysctl("net.ipv6.conf.default.disable_ipv6", 1)
+        try:
+            with self.netlink() as ip:
+                ip.link("add", ifname=self.device, kind="veth", peer={"ifname": "pytcp0", "net_ns_fd": near.fileno()}, mtu=self.mtu)
+            with near.netlink() as ip:
+                ip.link("set", index=ip.link_lookup(ifname="pytcp0")[0], mtu=self.mtu, state="up")
+            if not self.offload:
+                with self.socket(kind=socket.SOCK_DGRAM) as control:
+                    turn_off_offloads(self.device, control)
+            with near.entered():
+                self._link = PacketLink("pytcp0", vnet_hdr=self.offload, mtu=self.mtu)
+        except Exception as exc:
+            number = getattr(exc, "errno", None) or getattr(exc, "code", None) or errno.ENODEV
+            raise TestbedError(number, f"cannot make a veth pair with a packet socket: {exc}") from exc
 
     def _configure(self) -> None:
         with self.netlink() as ip:

@@ -43,38 +43,66 @@ BUFFER = 16 << 20  # bytes of the socket's queues: a few hundred super-frames
 class PacketLink(DescriptorLink):
     """A packet socket on one interface as a `Link`."""
 
-    def __init__(self, name: str, *, vnet_hdr: bool = True, mac: bytes | None = None, mtu: int | None = None, gso: bool = True, gro: bool = True) -> None:
-        """Bind to interface `name` of the current network namespace.
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        vnet_hdr: bool = True,
+        fd: int | None = None,
+        mac: bytes | None = None,
+        mtu: int | None = None,
+        gso: bool = True,
+        gro: bool = True,
+    ) -> None:
+        """Bind to interface `name` of the current network namespace, or adopt `fd`, a packet socket that is bound.
 
-        vnet_hdr: exchange super-frames and unfinished checksums. mac: our address; the interface's own by default, with any
-        other it is put into promiscuous mode. mtu: bytes of IP, the interface's by default. gso, gro: as for `tap.Tap`.
-        Raises OSError: EPERM, ENODEV (no such interface), EINVAL (not Ethernet).
+        vnet_hdr: exchange super-frames and unfinished checksums; ignored with `fd`, which knows. mac: our address; the
+        interface's own by default, with any other it is put into promiscuous mode. mtu: bytes of IP, the interface's by default.
+        gso, gro: as for `tap.Tap`. Raises OSError: EPERM, ENODEV (no such interface), EINVAL (not Ethernet).
         """
-        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, 0)
+        if fd is None:
+            self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, 0)
+        else:
+            self.socket = socket.socket(fileno=fd)
+            self.socket.setblocking(False)
         try:
-            own, kind = self._hardware(name)
+            if fd is not None:
+                name = self.socket.getsockname()[0]
+                vnet_hdr = bool(self.socket.getsockopt(SOL_PACKET, PACKET_VNET_HDR))
+            self.name = name or ""
+            own, kind = self._hardware()
             if kind != ARPHRD_ETHER:
                 raise OSError(errno.EINVAL, f"{name} is not an Ethernet device")
-            self._configure(vnet_hdr)
-            self.socket.bind((name, ETH_P_ALL))
+            if fd is None:
+                self._configure(vnet_hdr)
+                self.socket.bind((self.name, ETH_P_ALL))
             if mac is not None and mac != own:
-                index = struct.unpack_from("i", fcntl.ioctl(self.socket, SIOCGIFINDEX, struct.pack("16s24x", name.encode())), 16)[0]
-                member = struct.pack("iHH8s", index, PACKET_MR_PROMISC, 0, b"")
-                self.socket.setsockopt(SOL_PACKET, PACKET_ADD_MEMBERSHIP, member)
-            self.mtu = struct.unpack_from("i", fcntl.ioctl(self.socket, SIOCGIFMTU, struct.pack("16s24x", name.encode())), 16)[0] if mtu is None else mtu
+                (index,) = struct.unpack_from("i", self._ask(SIOCGIFINDEX), 16)
+                self.socket.setsockopt(SOL_PACKET, PACKET_ADD_MEMBERSHIP, struct.pack("iHH8s", index, PACKET_MR_PROMISC, 0, b""))
+            self.mtu = struct.unpack_from("i", self._ask(SIOCGIFMTU), 16)[0] if mtu is None else mtu
         except BaseException:
-            self.socket.close()
+            if fd is None:
+                self.socket.close()
+            else:
+                self.socket.detach()
             raise
         self.fd = self.socket.fileno()
-        self.name = name
         self.mac = own if mac is None else mac
         self.features = F_CSUM | F_TSO4 | F_TSO6 | F_USO | F_RXCSUM if vnet_hdr else 0
         self._start(VNET_HDR_LEN if vnet_hdr else 0, gso=gso, gro=gro)
 
-    def _hardware(self, name: str) -> tuple[bytes, int]:
-        if len(name.encode()) > 15:
-            raise OSError(errno.ENODEV, f"{name}: {os.strerror(errno.ENODEV)}")
-        kind, mac = struct.unpack_from("H6s", fcntl.ioctl(self.socket, SIOCGIFHWADDR, struct.pack("16s24x", name.encode())), 16)
+    def duplicate(self) -> PacketLink:
+        """Another link on the same socket: the interface stays in use when this one is closed."""
+        return PacketLink(fd=os.dup(self.fd), mac=self.mac, mtu=self.mtu)
+
+    def _ask(self, request: int) -> bytes:
+        """One question about the interface, in the socket's network namespace."""
+        return fcntl.ioctl(self.socket, request, struct.pack("16s24x", self.name.encode()))
+
+    def _hardware(self) -> tuple[bytes, int]:
+        if len(self.name.encode()) > 15:
+            raise OSError(errno.ENODEV, f"{self.name}: {os.strerror(errno.ENODEV)}")
+        kind, mac = struct.unpack_from("H6s", self._ask(SIOCGIFHWADDR), 16)
         return mac, kind
 
     def _configure(self, vnet_hdr: bool) -> None:
@@ -91,7 +119,7 @@ class PacketLink(DescriptorLink):
         """ENETDOWN says that the interface went down, or away; only the second is the end."""
         if failed.errno == errno.ENETDOWN:
             try:
-                fcntl.ioctl(self.socket, SIOCGIFINDEX, struct.pack("16s24x", self.name.encode()))
+                self._ask(SIOCGIFINDEX)
             except OSError as missing:
                 raise LinkDown(errno.ENODEV, f"{self.name}: {os.strerror(errno.ENODEV)}") from missing
             return

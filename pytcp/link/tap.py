@@ -79,6 +79,10 @@ class Tap(DescriptorLink):
         self.mac = (bytes((2,)) + os.urandom(5) if mac is None else mac) if self.link_header else b""
         self._start(vnet_hdr_size if self.vnet_hdr else 0, gso=gso, gro=gro)
 
+    def duplicate(self) -> Tap:
+        """Another link on the same device: it stays when this one is closed."""
+        return Tap(fd=os.dup(self.fd), mac=self.mac, mtu=self.mtu)
+
     def _open(self, name: str | None, vnet_hdr: bool, adopted: bool, vnet_hdr_size: int) -> None:
         if adopted:
             os.set_blocking(self.fd, False)

@@ -7,6 +7,8 @@ everything that comes out is for us.
 
 from __future__ import annotations
 
+import os
+
 from .descriptor import VNET_HDR_LEN
 from .tap import IFF_TUN, Tap
 
@@ -34,3 +36,7 @@ class Tun(Tap):
         The parameters are those of `tap.Tap`. Raises OSError: EPERM, EBUSY (name in use), ENOENT (no /dev/net/tun), EINVAL (not a TUN).
         """
         super().__init__(name, vnet_hdr=vnet_hdr, offload=offload, fd=fd, mac=b"", mtu=mtu, gso=gso, gro=gro, vnet_hdr_size=vnet_hdr_size)
+
+    def duplicate(self) -> Tun:
+        """Another link on the same device: it stays when this one is closed."""
+        return Tun(fd=os.dup(self.fd), mtu=self.mtu)

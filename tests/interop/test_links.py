@@ -6,7 +6,7 @@ import contextlib
 import errno
 import hashlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import trio
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.tap
 
 US, PEER = ("10.99.0.2", "fd99::2"), ("10.99.0.1", "fd99::1")
 SIZE = 4 << 20
+Maker = Callable[[str], contextlib.AbstractContextManager[tuple[Namespace, DescriptorLink]]]
 MODES = {"offloads": (True, True), "header only": (True, False), "plain": (False, False)}
 
 
@@ -118,7 +119,7 @@ def test_everything_passes_a_packet_socket_on_a_veth(mode: str) -> None:
 
 
 @pytest.mark.parametrize("make", [tun, veth])
-def test_with_offloads_super_frames_pass_whole_both_ways(make: type[contextlib.AbstractContextManager[tuple[Namespace, DescriptorLink]]]) -> None:
+def test_with_offloads_super_frames_pass_whole_both_ways(make: Maker) -> None:
     data = pattern(SIZE, 9)
 
     async def main(ns: Namespace, link: DescriptorLink) -> None:
@@ -165,7 +166,7 @@ def test_an_inherited_descriptor_of_a_tun_is_adopted() -> None:
 
 
 @pytest.mark.parametrize("make", [tun, veth])
-def test_connections_fail_at_once_when_the_device_is_deleted(make: type[contextlib.AbstractContextManager[tuple[Namespace, DescriptorLink]]]) -> None:
+def test_connections_fail_at_once_when_the_device_is_deleted(make: Maker) -> None:
     async def main(ns: Namespace, link: DescriptorLink) -> None:
         async with stack_on(link) as stack:
             with trio.socket.from_stdlib_socket(ns.socket()) as server:

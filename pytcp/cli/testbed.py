@@ -1,0 +1,50 @@
+"""`pytcp testbed`: a shell, or a command, on the peer of a running stack."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from functools import partial
+
+import click
+
+from pytcp.cli import network
+
+
+@click.command("testbed", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@network.options
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND] [ARGUMENTS]...")
+def command(where: network.Where, arguments: tuple[str, ...]) -> int:
+    """Run a shell ($SHELL, or COMMAND) in a testbed's namespace, where a stack of pytcp is one hop away.
+
+    The stack answers pings and refuses connections; `pytcp ss` and its kin look into it from a second terminal. In the
+    shell, $PYTCP4 and $PYTCP6 are its addresses, $PEER4 and $PEER6 the kernel's. Everything is gone when the shell ends.
+    Exit status: the command's; 128 and the signal's number when one ended it.
+
+    \b
+    Examples:
+      pytcp testbed
+      pytcp testbed ping -c 3 10.99.0.2
+      pytcp testbed --pcap scan.pcapng sh -c 'nmap -sT $PYTCP4'
+    """
+    if where.tap is not None:
+        raise click.UsageError("a testbed makes its own device: without --tap.")
+    if where.peer is not None:
+        raise click.UsageError("COMMAND is what runs at the peer: without --peer.")
+    return network.run(where, partial(_main, argv=arguments or (os.environ.get("SHELL") or "/bin/sh",)))
+
+
+async def _main(net: network.Network, argv: tuple[str, ...]) -> int:
+    import trio
+
+    testbed = net.testbed
+    assert testbed is not None
+    child: subprocess.Popen[bytes] = testbed.popen(argv, stdin=None, start_new_session=False, env=network.environment(testbed))
+    try:
+        while child.poll() is None:
+            await trio.sleep(0.01)
+    finally:
+        if child.returncode is None:
+            child.terminate()
+            child.wait()
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode

@@ -1,0 +1,181 @@
+"""Testbeds for who is not root: a user namespace, a veth pair where /dev/net/tun is closed, and what is said where neither goes.
+
+The user is 65534. Their interpreter is the first that user may run and that finds this one's packages.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+import pytcp
+from pytcp.lab import rootless
+from pytcp.lab.netns import TestbedError
+from pytcp.lab.testbed import Testbed
+from pytcp.link.packet import PacketLink
+from pytcp.link.tap import Tap
+
+from .exchange import duplex, pair
+
+pytestmark = pytest.mark.tap
+
+NOBODY = 65534
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def as_nobody(arguments: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+    paths = [str(Path(pytcp.__file__).parents[1]), *(path for path in sys.path if path.endswith("site-packages"))]
+    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp", "PYTHONPATH": ":".join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
+    prefix = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    return subprocess.run(  # type: ignore[call-overload,no-any-return]
+        [*prefix, *arguments], env=env, cwd="/", capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def nobody() -> Run:
+    """Runs `pytcp ARGUMENTS` as an ordinary user."""
+    if shutil.which("setpriv") is None:
+        pytest.skip("setpriv is not installed (apt-get install util-linux)")
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    for python in (os.path.realpath(sys.executable), f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
+        if os.path.exists(python) and as_nobody([python, "-c", "import pytcp, trio, pyroute2, click"]).returncode == 0:
+            break
+    else:
+        pytest.skip("an ordinary user can run no interpreter that finds these packages")
+    allowed = as_nobody([python, "-c", "from pytcp.lab.rootless import probe; print(probe())"])
+    if reason := allowed.stdout.strip():
+        pytest.skip(reason)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return as_nobody([python, "-m", "pytcp", *arguments])
+
+    return run
+
+
+def test_an_ordinary_user_pings_the_peer(nobody: Run) -> None:
+    done = nobody("ping", "-c", "2", "-i", "0.1")
+    assert done.returncode == 0, done.stderr
+    assert "64 bytes from 10.99.0.1" in done.stdout
+
+
+def test_an_ordinary_users_doctor_finds_what_it_needs_and_says_how(nobody: Run) -> None:
+    done = nobody("doctor")
+    assert f"ordinary user (uid {NOBODY})" in done.stdout
+    open_to_all = stat.S_IMODE(os.stat("/dev/net/tun").st_mode) & 0o006 == 0o006
+    assert ("a TAP" if open_to_all else "a veth pair with a packet socket") in done.stdout
+
+
+def test_an_ordinary_user_exchanges_data_with_a_program_at_the_peer(nobody: Run) -> None:
+    done = nobody("testbed", "sh", "-c", "id -u; curl -sS -m 5 http://$PYTCP4:1/; echo status $?")
+    # curl's 7: the connection was refused, so the stack answered
+    assert done.stdout.split("\n")[0] == "0"
+    assert "status 7" in done.stdout
+    served = nobody(
+        "nc",
+        "-l",
+        "7000",
+        "--peer",
+        "sleep 1; python3 -c \"import os, socket; s = socket.create_connection((os.environ['PYTCP4'], 7000)); s.sendall(b'hello')\"",
+    )
+    assert served.stdout == "hello", served.stderr
+
+
+def test_files_an_ordinary_user_makes_belong_to_that_user(nobody: Run, tmp_path: Path) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        folder.chmod(0o755)
+    os.chown(tmp_path, NOBODY, NOBODY)
+    capture = tmp_path / "file.pcapng"
+    done = nobody("ping", "-c", "1", "--pcap", str(capture))
+    assert done.returncode == 0, done.stderr
+    assert capture.stat().st_uid == NOBODY
+
+
+def test_where_user_namespaces_are_refused_the_commands_say_why() -> None:
+    unshare = [
+        "unshare",
+        "-Ur",
+        "sh",
+        "-c",
+        'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"',
+        "sh",
+        "setpriv",
+        "--bounding-set=-sys_admin,-net_admin",
+    ]
+    done = subprocess.run([*unshare, sys.executable, "-m", "pytcp", "ping"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "pytcp: needs root, or user namespaces for ordinary users: sysctl user.max_user_namespaces is used up or 0\n"
+
+
+def test_root_needs_no_user_namespace() -> None:
+    assert not rootless.enter()
+    assert rootless.entered() is None
+    assert rootless.lacking() == []
+
+
+# --- the veth pair ---
+
+
+@pytest.mark.parametrize("offload", [True, False])
+def test_a_testbed_without_a_tap_carries_the_same(offload: bool) -> None:
+    async def main() -> None:
+        async with pair(tb) as p:
+            for family in (4, 6):
+                async with p.kernel_connects(family) as (kernel, ours):
+                    assert kernel.congestion == "cubic"
+                    await duplex(kernel.stream, ours, 2 << 20)
+                async with p.pytcp_connects(family) as (kernel, ours):
+                    await duplex(kernel.stream, ours, 2 << 20)
+            assert p.stack.net.mib.TcpInCsumErrors == 0
+            assert (await p.stack.ping(tb.peer6))[0].rtt is not None
+
+    with Testbed(carrier="veth", offload=offload) as tb:
+        assert isinstance(tb.link, PacketLink)
+        assert bool(tb.link._hdr_len) is offload
+        trio.run(main)
+        # no second kernel host disturbs the peer's counters
+        assert tb.nstat()["IpInAddrErrors"] == 0
+
+
+def test_the_mtu_of_a_testbed_holds_at_both_ends_of_the_pair() -> None:
+    with Testbed(carrier="veth", mtu=9000) as tb:
+        assert tb.link.mtu == 9000
+        assert b"mtu 9000" in tb.run(["ip", "link", "show", "tap0"]).stdout
+
+
+def test_both_namespaces_go_away_with_the_testbed() -> None:
+    before = set(os.listdir("/run/netns"))
+    with Testbed(carrier="veth"):
+        assert len(set(os.listdir("/run/netns")) - before) >= 2
+    assert not {name for name in set(os.listdir("/run/netns")) - before if f"-{os.getpid()}-" in name}
+
+
+def test_a_tap_that_is_asked_for_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: object, **options: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pytcp.link.tap.Tap.__init__", refused)
+    with pytest.raises(TestbedError, match="cannot open a TAP device: Permission denied"):
+        Testbed(carrier="tap").open()
+    with Testbed() as tb:
+        assert isinstance(tb.link, PacketLink)
+
+
+def test_a_link_and_its_duplicate_lead_to_the_same_device() -> None:
+    async def main(link: Tap | PacketLink) -> None:
+        for _ in range(2):
+            async with pytcp.open_stack(link=link.duplicate(), addresses=tb.addresses) as stack:
+                assert (await stack.ping(tb.peer4))[0].rtt is not None
+
+    for carrier in ("tap", "veth"):
+        with Testbed(carrier=carrier) as tb:
+            assert isinstance(tb.link, Tap | PacketLink)
+            trio.run(main, tb.link)
