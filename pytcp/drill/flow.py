@@ -24,6 +24,7 @@ class Flow:
         self.local_isn: int | None = None  # the stack's, on the wire
         self.script_local_isn = 0
         self.remote_isn: int | None = None
+        self.last_seq = 0  # of what the stack sent last, on the wire: what an ICMP error quotes
         self.closed = False  # the program closed its socket
         self.listens = 0  # listen() calls before it
         self._stamps: dict[int, int] = {}  # script's TS val of the stack -> what it was on the wire

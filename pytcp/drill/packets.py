@@ -197,7 +197,7 @@ def build_tcp(packet: TcpPacket, flow: Flow, to: Addresses, where: Where) -> byt
 def build_icmp(packet: IcmpPacket, flow: Flow, to: Addresses, where: Where) -> bytes:
     """The bytes of an ICMP error from the tool about a segment of the stack's."""
     four = len(to.local) == 4
-    seq = (packet.seq if packet.seq is not None else 1) + flow.local_base(False) & M32
+    seq = flow.last_seq if packet.seq is None else packet.seq + flow.local_base(False) & M32
     l4 = flow.local_port.to_bytes(2, "big") + flow.remote_port.to_bytes(2, "big") + seq.to_bytes(4, "big")
     l4 = l4.ljust(_TCP_HEADER, b"\0") if not four else l4
     total = _TCP_HEADER + packet.length

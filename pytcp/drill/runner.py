@@ -207,6 +207,9 @@ class Runner:
             pending = self.target.begin(prepared.function, *prepared.args)
         except OSError as error:
             pending = Pending(True, None, error, self.target.now())
+        except (ValueError, TypeError, OverflowError) as error:
+            # what C would cut down to size Python's sockets refuse to pass on
+            raise ScriptError(f"arguments that cannot be passed on: {error}", event.where) from None
         started = self.target.now()
         when = event.when
         if when.until_ns is None:
@@ -422,6 +425,7 @@ class Runner:
             names = ", ".join(item.name for item in differences)
             report = f"{side_by_side(differences)}\n  expected: {_line(packet)}\n  got:      {self._describe(live, flow)}"
             raise Mismatch(f"packet differs in {names}", event.where, report)
+        flow.last_seq = live.header.seq
         self._learn_stamp(packet, live, flow)
 
     def _learn_stamp(self, packet: TcpPacket, live: Live, flow: Flow) -> None:

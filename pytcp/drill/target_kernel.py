@@ -336,6 +336,19 @@ class Raw:
             os.close(fd)
 
 
+def _sock(handle: Descriptor) -> socket.socket:
+    """The socket a call is made on. Raises OSError ENOTSOCK."""
+    if not isinstance(handle.sock, socket.socket):
+        raise OSError(errno.ENOTSOCK, os.strerror(errno.ENOTSOCK))
+    return handle.sock
+
+
+def _epoll(handle: Descriptor) -> Epoll:
+    if not isinstance(handle.sock, Epoll):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    return handle.sock
+
+
 def _checked(result: int) -> int:
     if result < 0:
         code = ctypes.get_errno()
@@ -377,15 +390,15 @@ class KernelCalls:
         return self._keep(sock)
 
     def bind(self, handle: Descriptor, address: Addr) -> int:
-        handle.sock.bind(address)
+        _sock(handle).bind(address)
         return 0
 
     def listen(self, handle: Descriptor, backlog: int) -> int:
-        handle.sock.listen(backlog)
+        _sock(handle).listen(backlog)
         return 0
 
     def accept(self, handle: Descriptor, flags: int) -> Descriptor:
-        fd, _ = handle.sock._accept()
+        fd, _ = _sock(handle)._accept()  # type: ignore[attr-defined]
         if flags & socket.SOCK_NONBLOCK:
             os.set_blocking(fd, False)
         return self._keep(socket.socket(fileno=fd))
@@ -394,7 +407,7 @@ class KernelCalls:
         if address is None:
             _checked(_libc.connect(handle.fileno(), bytes(16), 16))
         else:
-            handle.sock.connect(address)
+            _sock(handle).connect(address)
         return 0
 
     # --- data ---
@@ -405,20 +418,20 @@ class KernelCalls:
             if call == "write":
                 return _checked(_libc.write(fd, None, ctypes.c_size_t(parts.size)))
             if address is not None:
-                raw = _sockaddr(handle.sock.family, address)
+                raw = _sockaddr(_sock(handle).family, address)
                 return _checked(_libc.sendto(fd, None, ctypes.c_size_t(parts.size), flags, raw, len(raw)))
             return _checked(_libc.send(fd, None, ctypes.c_size_t(parts.size), flags))
         if call in ("write", "writev"):
             return os.writev(fd, parts)
         flags |= socket.MSG_NOSIGNAL
         if call == "sendmsg":
-            sent = handle.sock.sendmsg(parts, [], flags, address) if address is not None else handle.sock.sendmsg(parts, [], flags)
+            sent = _sock(handle).sendmsg(parts, [], flags, address) if address is not None else _sock(handle).sendmsg(parts, [], flags)
         elif call == "sendto" and (address is not None or flags & NAMES["MSG_FASTOPEN"]):
-            raw = _sockaddr(handle.sock.family, address) if address is not None else bytes(16)
+            raw = _sockaddr(_sock(handle).family, address) if address is not None else bytes(16)
             data = b"".join(parts)
             sent = _checked(_libc.sendto(fd, data, ctypes.c_size_t(len(data)), flags, raw, len(raw)))
         else:
-            sent = handle.sock.send(b"".join(parts), flags)
+            sent = _sock(handle).send(b"".join(parts), flags)
         return int(sent)
 
     def recv(self, handle: Descriptor, size: int | Null, flags: int, call: str) -> bytes:
@@ -431,21 +444,21 @@ class KernelCalls:
             return b""
         if call == "read":
             return os.read(fd, size)
-        data: bytes = handle.sock.recv(size, flags)
+        data: bytes = _sock(handle).recv(size, flags)
         return data
 
     def recvmsg(self, handle: Descriptor, size: int, control: int, flags: int) -> Any:
-        data, found, got, _ = handle.sock.recvmsg(size, control, flags)
+        data, found, got, _ = _sock(handle).recvmsg(size, control, flags)
         return data, found, got & ~socket.MSG_DONTWAIT
 
     # --- options and the rest ---
 
     def setsockopt(self, handle: Descriptor, level: int, name: int, value: int | bytes) -> int:
-        handle.sock.setsockopt(level, name, value)
+        _sock(handle).setsockopt(level, name, value)
         return 0
 
     def getsockopt(self, handle: Descriptor, level: int, name: int, size: int) -> bytes:
-        value: bytes = handle.sock.getsockopt(level, name, max(size, 1))
+        value: bytes = _sock(handle).getsockopt(level, name, max(size, 1))
         return value
 
     def shutdown(self, handle: Descriptor, how: int) -> int:
@@ -480,11 +493,11 @@ class KernelCalls:
         return self._keep(Epoll())
 
     def epoll_ctl(self, epoll: Descriptor, op: int, handle: Descriptor, events: int, data: int) -> int:
-        epoll.sock.control(op, handle.fileno(), events, data)
+        _epoll(epoll).control(op, handle.fileno(), events, data)
         return 0
 
     def epoll_wait(self, epoll: Descriptor, most: int, timeout_ms: int) -> list[tuple[int, int]]:
-        found: list[tuple[int, int]] = epoll.sock.wait(most, timeout_ms)
+        found: list[tuple[int, int]] = _epoll(epoll).wait(most, timeout_ms)
         return found
 
     # --- files and pipes ---

@@ -223,6 +223,13 @@ def _bad(code: int) -> OSError:
     return OSError(code, os.strerror(code))
 
 
+def _sock(handle: Any) -> Descriptor:
+    """The socket a call is made on. Raises OSError ENOTSOCK for a file, a pipe, an epoll set."""
+    if not isinstance(handle, Descriptor):
+        raise _bad(errno.ENOTSOCK)
+    return handle
+
+
 def _would_block(error: OSError) -> bool:
     return error.errno in (errno.EAGAIN, errno.EINPROGRESS, errno.EALREADY)
 
@@ -250,14 +257,17 @@ class PytcpCalls:
         return Descriptor(Socket(self._host, family), bool(kind & SOCK_NONBLOCK))
 
     def bind(self, handle: Descriptor, address: Addr) -> int:
+        _sock(handle)
         handle.sock.bind(address)
         return 0
 
     def listen(self, handle: Descriptor, backlog: int) -> int:
+        _sock(handle)
         handle.sock.listen(backlog)
         return 0
 
     def accept(self, handle: Descriptor, flags: int) -> Waits:
+        _sock(handle)
         while True:
             try:
                 child, _ = handle.sock.accept()
@@ -269,6 +279,7 @@ class PytcpCalls:
                 return Descriptor(child, bool(flags & SOCK_NONBLOCK))
 
     def connect(self, handle: Descriptor, address: Addr | None) -> Waits:
+        _sock(handle)
         if address is None:
             handle.sock.disconnect()
             return 0
@@ -286,10 +297,10 @@ class PytcpCalls:
 
     def send(self, handle: Descriptor | Buffer, parts: list[bytes] | Null, flags: int, call: str, address: Addr | None) -> Waits:
         self._check_flags(flags)
-        if isinstance(handle, Buffer):
-            assert not isinstance(parts, Null)
+        if isinstance(handle, Buffer) and not isinstance(parts, Null):
             handle.data += b"".join(parts)
             return sum(map(len, parts))
+        handle = _sock(handle)
         if isinstance(parts, Null):
             raise Unsupported("a NULL buffer: sockets of pytcp take Python buffers")
         data = memoryview(b"".join(parts))
@@ -321,6 +332,7 @@ class PytcpCalls:
             data = bytes(handle.data[handle.offset : handle.offset + size])
             handle.offset += len(data)
             return data
+        handle = _sock(handle)
         wait = not (handle.nonblocking or flags & MSG_DONTWAIT)
         got = b""
         while True:
@@ -347,11 +359,13 @@ class PytcpCalls:
     # --- options and the rest ---
 
     def setsockopt(self, handle: Descriptor, level: int, name: int, value: int | bytes) -> int:
+        _sock(handle)
         self._known_option(level, name)
         handle.sock.setsockopt(level, name, value)
         return 0
 
     def getsockopt(self, handle: Descriptor, level: int, name: int, size: int) -> bytes:
+        _sock(handle)
         self._known_option(level, name)
         value = handle.sock.getsockopt(level, name, max(size, 1))
         assert isinstance(value, bytes)
@@ -366,6 +380,7 @@ class PytcpCalls:
                 raise Unsupported(f"{text}: pytcp does not have it")
 
     def shutdown(self, handle: Descriptor, how: int) -> int:
+        _sock(handle)
         handle.sock.shutdown(how)
         return 0
 
@@ -383,13 +398,16 @@ class PytcpCalls:
         return 0
 
     def getfl(self, handle: Descriptor) -> int:
+        _sock(handle)
         return os.O_RDWR | (O_NONBLOCK if handle.nonblocking else 0)
 
     def setfl(self, handle: Descriptor, flags: int) -> int:
+        _sock(handle)
         handle.nonblocking = bool(flags & O_NONBLOCK)
         return 0
 
     def ioctl(self, handle: Descriptor, request: int) -> int:
+        _sock(handle)
         sk = handle.sock.check_open()
         if request == NAMES["SIOCINQ"]:
             if sk.state == 10:
@@ -413,6 +431,8 @@ class PytcpCalls:
         return self.target.now() + timeout_ms * 1_000_000
 
     def poll(self, handles: list[tuple[Descriptor, int]], timeout_ms: int) -> Waits:
+        for handle, _ in handles:
+            _sock(handle)
         deadline = self._deadline(timeout_ms)
         while True:
             found = [handle.mask() & (events | POLLERR | POLLHUP) for handle, events in handles]
@@ -425,10 +445,16 @@ class PytcpCalls:
         return self._epolls[-1]
 
     def epoll_ctl(self, epoll: Epoll, op: int, handle: Descriptor, events: int, data: int) -> int:
+        if not isinstance(epoll, Epoll):
+            raise _bad(errno.EINVAL)
+        if not isinstance(handle, Descriptor):
+            raise _bad(errno.EPERM)
         epoll.control(op, handle, events, data)
         return 0
 
     def epoll_wait(self, epoll: Epoll, most: int, timeout_ms: int) -> Waits:
+        if not isinstance(epoll, Epoll) or most < 1:
+            raise _bad(errno.EINVAL)
         deadline = self._deadline(timeout_ms)
         while True:
             found = epoll.harvest(most)
@@ -452,7 +478,9 @@ class PytcpCalls:
         raise Unsupported("splice: pytcp does not have it")
 
     def sendfile(self, sink: Descriptor, source: Buffer, offset: int | None, size: int) -> Waits:
-        start = source.offset if offset is None else offset
+        if not isinstance(source, Buffer):
+            raise _bad(errno.EINVAL)
+        start = source.offset if offset is None else max(offset, 0)
         data = bytes(source.data[start : start + size])
         if offset is None:
             source.offset += len(data)
