@@ -45,6 +45,7 @@ def _show(result: Result, verbose: bool, quiet: bool) -> None:
 @click.option("-j", "processes", type=click.IntRange(1), default=None, help="Scripts run at a time  [default: processors; 1 on the kernel, where time is real]")
 @click.option("--strict", is_flag=True, help="One packet of the script is one packet on the wire (--strict_segments).")
 @click.option("--compat", is_flag=True, help="As the original: packets after the last event go unnoticed.")
+@click.option("--hz", type=click.IntRange(100, 1000), default=250, show_default=True, help="Timer tick of the kernel pytcp models, 1/s.")
 @click.option("--json", "json_", is_flag=True, help="Results as JSON on standard output.")
 @click.option("--junit", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write results as JUnit XML.")
 @click.option("-v", "--verbose", is_flag=True, help="Name the scripts that pass, too.")
@@ -58,6 +59,7 @@ def command(
     processes: int | None,
     strict: bool,
     compat: bool,
+    hz: int,
     json_: bool,
     junit: Path | None,
     verbose: bool,
@@ -73,7 +75,7 @@ def command(
     for name in defined:
         if name not in OPTIONS:
             raise click.BadParameter(f"no script option {name!r}; there are {', '.join(sorted(OPTIONS))}", param_hint="--option")
-    settings = Settings(defined, {name: value or "" for name, value in _pairs(macros, "-D").items()}, timeout, compat, strict)
+    settings = Settings(defined, {name: value or "" for name, value in _pairs(macros, "-D").items()}, timeout, compat, strict, hz)
     scripts = find_scripts(files)
     if not scripts:
         raise click.UsageError("no scripts there")

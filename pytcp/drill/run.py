@@ -50,6 +50,7 @@ class Settings:
     timeout_s: float = 60.0
     compat: bool = False
     strict: bool = False
+    hz: int = 0  # pytcp target: timer tick of the modelled kernel, 1/s; 0 = its default, 250
 
 
 def default_macros(ip: str) -> dict[str, str]:
@@ -67,7 +68,7 @@ def setup_for(script: Script, ip: str, settings: Settings) -> Setup:
     if ip not in IP_MODES:
         raise ScriptError(f"--ip_version={ip}: there are {', '.join(IP_MODES)}", script.option_places.get("ip_version"))
     defaults = _V6 if ip == "ipv6" else _V4
-    setup = Setup(ip=ip, folder=Path(script.name).parent, timeout_s=settings.timeout_s, compat=settings.compat)
+    setup = Setup(ip=ip, folder=Path(script.name).parent, timeout_s=settings.timeout_s, compat=settings.compat, hz=settings.hz)
 
     def text(name: str, default: str) -> str:
         value = options.get(name)

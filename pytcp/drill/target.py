@@ -45,6 +45,7 @@ class Setup:
     stamp_tick_ns: int = 0
     strict_segments: bool = False
     compat: bool = False
+    hz: int = 0  # timer tick of the modelled kernel, 1/s; 0: the stack's default
     timeout_s: float = 60.0
     folder: Path = field(default_factory=Path)
     macros: dict[str, str] = field(default_factory=dict)

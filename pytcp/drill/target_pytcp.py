@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytcp.clock.virtual import VirtualRuntime
 from pytcp.link.frame import CSUM_NONE, GSO_NONE, GSO_TCPV4, GSO_TCPV6, RxFrame, TxFrame
+from pytcp.net import sysctl
 from pytcp.net.stack import Stack
 from pytcp.sockets.socket import Socket
 from pytcp.tcp import api
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from pytcp.tcp.sock import Sock
 
 BOOT_NS = 1_000_000_000_000  # the host has been up for so long when a script starts
+# What a script does takes a moment, as on any machine. Without it two events "1 ms apart" would be exactly that, and fall
+# on the other side of every "more than 1 ms" in the engine.
+STEP_NS = 10_000
 SOCK_NONBLOCK = 0o4000
 SOCK_CLOEXEC = 0o2000000
 O_NONBLOCK = os.O_NONBLOCK
@@ -120,6 +124,8 @@ class PytcpTarget:
     def open(self) -> None:
         setup = self.setup
         self.stack = Stack(self.runtime, seed=1)
+        if setup.hz:
+            sysctl.set_(self.stack.sysctl, "pytcp.hz", setup.hz)
         dev = self.stack.add_interface(self.wire, [f"{setup.local}/{setup.prefix}"], tx_mode="orphan", ipv6=False)
         host = "32" if setup.family4 else "128"
         self.stack.add_route(f"{setup.gateway}/{host}", None, dev)
@@ -160,6 +166,9 @@ class PytcpTarget:
         while self.runtime.step(self.runtime.heap.now_ns):
             self._resume()
 
+    def _moment(self) -> None:
+        self.wait(self.now() + STEP_NS, lambda: False)
+
     def _resume(self) -> None:
         if self._sleepers:
             self._sleepers = [sleeper for sleeper in self._sleepers if not sleeper.resume()]
@@ -178,6 +187,7 @@ class PytcpTarget:
         if gso_size:
             kind = GSO_TCPV4 if self.setup.family4 else GSO_TCPV6
         frame = RxFrame(memoryview(data), kind, gso_size, CSUM_NONE)
+        self._moment()
         self.runtime.heap.call_later(0, lambda: self._arrive(frame))
         self.settle()
 
@@ -186,6 +196,7 @@ class PytcpTarget:
         self.wire.rx_end()
 
     def begin(self, function: Callable[..., Any], *args: Any) -> Pending:
+        self._moment()
         sleeper = Sleeper(function, args, self.now)
         if not sleeper.pending.done:
             self._sleepers.append(sleeper)

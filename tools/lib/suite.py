@@ -22,6 +22,8 @@ LEDGER = Path(__file__).parents[2] / "tests" / "drill" / "suite.csv"
 # cookies of the addresses used here under the key of the suite's defaults.sh
 COOKIES = {"ipv4": "3021b9d889017eeb", "ipv6": "e7041978eab92f14", "ipv4-mapped": "3021b9d889017eeb"}
 
+HZ = 1000  # what the scripts' timers assume
+
 Key = tuple[str, str, str]
 
 
@@ -59,7 +61,7 @@ def main() -> int:
     results: list[Result] = []
     for target in targets:
         for ip in IP_MODES if asked.ip == "all" else (asked.ip,):
-            settings = Settings({}, {"TFO_COOKIE": COOKIES[ip], "CODE": "host_unreachable"}, 60.0, compat=True)
+            settings = Settings({}, {"TFO_COOKIE": COOKIES[ip], "CODE": "host_unreachable"}, 60.0, compat=True, hz=HZ)
             jobs = [Job(script, target, ip) for script in scripts]
             done = run_jobs(jobs, settings, asked.j or default_processes([target]))
             for result in done:
