@@ -1,7 +1,8 @@
 """Socket addresses: the tuples programs write and the bytes the engine keeps.
 
 `("10.0.0.2", 80)` for AF_INET; `("fd00::2", 80)` or four fields, `("fe80::1", 80, 0, scope_id)`, for
-AF_INET6, as in the standard library; numeric only. An AF_INET6 socket that speaks IPv4 shows
+AF_INET6, as in the standard library. Hosts are numeric here; who takes names has them looked up first
+(`resolver`). An AF_INET6 socket that speaks IPv4 shows
 IPv4-mapped addresses (`::ffff:10.0.0.2`, RFC 4291 §2.5.5.2), as on Linux.
 """
 

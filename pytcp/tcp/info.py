@@ -2,7 +2,7 @@
 
 Same names, units and binary layout (280 bytes, Linux 6.18) as struct tcp_info without the `tcpi_`.
 A listener reports its accept queue in `unacked` and the backlog in `sacked`. Times of timers are in
-us but of tick resolution, ages in ms; the three chronos are exclusive, `busy_time` is their sum.
+us but of tick resolution, ages in ms, windows of the congestion control in packets; the three chronos are exclusive, `busy_time` is their sum.
 """
 
 from __future__ import annotations
@@ -32,76 +32,76 @@ _LAYOUT = Struct("<8B 24I 4Q 6I 4Q 2I 2Q 6I 2HI 7I 2H")
 class TcpInfo:
     """struct tcp_info; every field 0 until known."""
 
-    state: int = 0
-    ca_state: int = 0
+    state: int = 0  # const.ESTABLISHED, ...
+    ca_state: int = 0  # const.CA_OPEN, ...
     retransmits: int = 0  # RTOs of the segment at snd_una
-    probes: int = 0
-    backoff: int = 0
+    probes: int = 0  # unanswered window probes
+    backoff: int = 0  # doublings of the RTO
     options: int = 0  # OPT_* bits
-    snd_wscale: int = 0
-    rcv_wscale: int = 0
-    delivery_rate_app_limited: int = 0
-    fastopen_client_fail: int = 0
+    snd_wscale: int = 0  # shift of the windows received
+    rcv_wscale: int = 0  # shift of the windows sent
+    delivery_rate_app_limited: int = 0  # 0 or 1: delivery_rate is what the program offered
+    fastopen_client_fail: int = 0  # reason, 0 without
     rto: int = 0  # us
     ato: int = 0  # us
-    snd_mss: int = 0
-    rcv_mss: int = 0
+    snd_mss: int = 0  # bytes
+    rcv_mss: int = 0  # bytes
     unacked: int = 0  # packets; LISTEN: children waiting for accept()
     sacked: int = 0  # packets; LISTEN: backlog
-    lost: int = 0
-    retrans: int = 0
-    fackets: int = 0
+    lost: int = 0  # packets
+    retrans: int = 0  # packets sent again and not yet acknowledged
+    fackets: int = 0  # packets
     last_data_sent: int = 0  # ms ago
-    last_ack_sent: int = 0
+    last_ack_sent: int = 0  # ms ago; 0 as in Linux
     last_data_recv: int = 0  # ms ago
     last_ack_recv: int = 0  # ms ago
-    pmtu: int = 0
-    rcv_ssthresh: int = 0
-    rtt: int = 0  # us
+    pmtu: int = 0  # bytes
+    rcv_ssthresh: int = 0  # bytes
+    rtt: int = 0  # us, smoothed
     rttvar: int = 0  # us
-    snd_ssthresh: int = 0
-    snd_cwnd: int = 0
-    advmss: int = 0
-    reordering: int = 0
-    rcv_rtt: int = 0  # us
-    rcv_space: int = 0
-    total_retrans: int = 0
+    snd_ssthresh: int = 0  # packets
+    snd_cwnd: int = 0  # packets
+    advmss: int = 0  # bytes
+    reordering: int = 0  # packets
+    rcv_rtt: int = 0  # us, as the receiver sees it
+    rcv_space: int = 0  # bytes read per round trip
+    total_retrans: int = 0  # segments
     pacing_rate: int = 0  # bytes/s
-    max_pacing_rate: int = 0
-    bytes_acked: int = 0
-    bytes_received: int = 0
-    segs_out: int = 0
-    segs_in: int = 0
-    notsent_bytes: int = 0
+    max_pacing_rate: int = 0  # bytes/s
+    bytes_acked: int = 0  # bytes
+    bytes_received: int = 0  # bytes
+    segs_out: int = 0  # segments
+    segs_in: int = 0  # segments
+    notsent_bytes: int = 0  # bytes
     min_rtt: int = 0  # us
-    data_segs_in: int = 0
-    data_segs_out: int = 0
+    data_segs_in: int = 0  # segments
+    data_segs_out: int = 0  # segments
     delivery_rate: int = 0  # bytes/s
     busy_time: int = 0  # us
     rwnd_limited: int = 0  # us
     sndbuf_limited: int = 0  # us
-    delivered: int = 0
-    delivered_ce: int = 0
-    bytes_sent: int = 0
-    bytes_retrans: int = 0
-    dsack_dups: int = 0
-    reord_seen: int = 0
-    rcv_ooopack: int = 0
-    snd_wnd: int = 0
-    rcv_wnd: int = 0
-    rehash: int = 0
-    total_rto: int = 0
-    total_rto_recoveries: int = 0
+    delivered: int = 0  # packets
+    delivered_ce: int = 0  # packets
+    bytes_sent: int = 0  # bytes, with those sent again
+    bytes_retrans: int = 0  # bytes
+    dsack_dups: int = 0  # packets
+    reord_seen: int = 0  # events
+    rcv_ooopack: int = 0  # packets
+    snd_wnd: int = 0  # bytes, what the peer offers
+    rcv_wnd: int = 0  # bytes, what we offer
+    rehash: int = 0  # RTOs after which another path was tried
+    total_rto: int = 0  # timeouts
+    total_rto_recoveries: int = 0  # episodes
     total_rto_time: int = 0  # ms
-    received_ce: int = 0
-    delivered_e1_bytes: int = 0
-    delivered_e0_bytes: int = 0
-    delivered_ce_bytes: int = 0
-    received_e1_bytes: int = 0
-    received_e0_bytes: int = 0
-    received_ce_bytes: int = 0
-    accecn_fail_mode: int = 0
-    accecn_opt_seen: int = 0
+    received_ce: int = 0  # packets
+    delivered_e1_bytes: int = 0  # bytes
+    delivered_e0_bytes: int = 0  # bytes
+    delivered_ce_bytes: int = 0  # bytes
+    received_e1_bytes: int = 0  # bytes
+    received_e0_bytes: int = 0  # bytes
+    received_ce_bytes: int = 0  # bytes
+    accecn_fail_mode: int = 0  # bits
+    accecn_opt_seen: int = 0  # bits
 
     def pack(self) -> bytes:
         """The kernel's binary layout; counters wrap where the kernel's do."""

@@ -17,13 +17,19 @@ from .reno import Reno
 if TYPE_CHECKING:
     from ..sock import Sock
 
+NAME_LONGEST = 15  # characters; TCP_CA_NAME_MAX is 16 with the NUL
+
 _registry: dict[str, type[CongestionControl]] = {}
 
 
 def register(cls: type[CongestionControl]) -> type[CongestionControl]:
-    """Make `cls` available under `cls.name`; usable as a class decorator."""
-    if not cls.name:
-        raise ValueError("a congestion control needs a name")
+    """Make `cls` available under `cls.name`; usable as a class decorator.
+
+    Raises ValueError without a name, or for one of more than 15 characters, which no program could ask for: the option's value
+    ends there.
+    """
+    if not 0 < len(cls.name) <= NAME_LONGEST:
+        raise ValueError(f"a congestion control needs a name of 1 to {NAME_LONGEST} characters, not {cls.name!r}")
     _registry[cls.name] = cls
     return cls
 
