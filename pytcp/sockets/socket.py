@@ -4,7 +4,7 @@ Nothing here waits and nothing here knows trio. A call that would block raises B
 EINPROGRESS from `connect`). Readiness is a level, `poll()`, and a callback, `notify`, which the host
 calls at most once per batch of frames. Streams, listeners and script runners are built on this class.
 
-Every call refreshes `now` before and flushes the TX rings after (architecture.md §5, §6): what a call
+Every call refreshes `now` before and flushes the TX rings after (docs/architecture.md): what a call
 sent is with the device when the call returns, and completes in a later pass.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import socket as stdlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from pytcp.tcp import api
@@ -43,6 +43,24 @@ TCP_NODELAY = int(stdlib.TCP_NODELAY)
 ALL_EVENTS = POLLIN | POLLPRI | POLLOUT | POLLERR | POLLHUP | POLLRDHUP
 MAX_BACKLOG = 0xFFFF
 RESET_ON_CLOSE = struct.pack("=ii", 1, 0)  # struct linger
+
+
+IPPROTO_IP = int(stdlib.IPPROTO_IP)
+IP_RECVERR = 11
+IPV6_RECVERR = 25
+MSG_OOB = int(stdlib.MSG_OOB)
+MSG_TRUNC = int(stdlib.MSG_TRUNC)
+MSG_CTRUNC = int(stdlib.MSG_CTRUNC)
+MSG_ERRQUEUE = 0x2000
+_SOCK_EXTENDED_ERR = struct.Struct("=IBBBBII")
+_CMSG_HEADER = 16
+_IGNORED_CONTROL = (1, 2, 12, 36)  # SCM_RIGHTS, SCM_CREDENTIALS, SO_PRIORITY, SO_MARK
+
+SIOCINQ = 0x541B
+SIOCOUTQ = 0x5411
+SIOCOUTQNSD = 0x894B
+SIOCATMARK = 0x8905
+_IOCTLS = {SIOCINQ: api.inq, SIOCOUTQ: api.outq, SIOCOUTQNSD: api.outq_unsent, SIOCATMARK: api.at_mark}
 
 
 def _nobody(mask: int) -> None:
@@ -201,6 +219,46 @@ class Socket:
             return api.recv_into(sk, buffer, flags)
         finally:
             self._flush()
+
+    def sendmsg(self, buffers: Iterable[Buffer], ancdata: Iterable[tuple[int, int, Buffer]] = (), flags: int = 0) -> int:
+        """As `send`, of several buffers in a row.
+
+        Control data as Linux treats it here: what is not of level SOL_SOCKET is ignored, SO_MARK, SO_PRIORITY and what
+        belongs to Unix sockets is accepted without effect on a stream, anything else is EINVAL."""
+        self.check_open()
+        for level, kind, _ in ancdata:
+            if level == SOL_SOCKET and kind not in _IGNORED_CONTROL:
+                raise oserror(errno.EINVAL, "unknown control message")
+        return self.send(b"".join(buffers), flags)
+
+    def recvmsg(self, bufsize: int, ancbufsize: int = 0, flags: int = 0) -> tuple[bytes, list[tuple[int, int, bytes]], int, SockAddr | None]:
+        """(data, control data, message flags, None) as `socket.recvmsg` of a stream.
+
+        With MSG_ERRQUEUE the oldest ICMP error kept under IP_RECVERR: the first 8 bytes of the segment it was about
+        as data, and as control data a struct sock_extended_err, which here is not followed by the address of who sent
+        it; EAGAIN when there is none."""
+        if bufsize < 0 or ancbufsize < 0:
+            raise ValueError("negative buffersize in recvmsg")
+        if not flags & MSG_ERRQUEUE:
+            return self.recv(bufsize, flags), [], flags & MSG_OOB, None
+        report = api.read_error_queue(self.check_open())
+        body = _SOCK_EXTENDED_ERR.pack(report.errno, report.origin, report.type, report.code, 0, report.info, report.data)
+        option = (IPPROTO_IP, IP_RECVERR) if self.family == AF_INET else (IPPROTO_IPV6, IPV6_RECVERR)
+        result = MSG_ERRQUEUE
+        if len(report.payload) > bufsize:
+            result |= MSG_TRUNC
+        if ancbufsize < _CMSG_HEADER + len(body):
+            return report.payload[:bufsize], [], result | MSG_CTRUNC, None
+        return report.payload[:bufsize], [(*option, body)], result, None
+
+    def ioctl(self, request: int) -> int:
+        """SIOCINQ (FIONREAD), SIOCOUTQ (TIOCOUTQ), SIOCOUTQNSD: bytes to read, not acknowledged, not sent; SIOCATMARK: 1 before
+        the urgent byte. Raises OSError EINVAL on a listener, ENOTTY for another request."""
+        sk = self.check_open()
+        call = _IOCTLS.get(request)
+        if call is None:
+            raise oserror(errno.ENOTTY, "Inappropriate ioctl for device")
+        return int(call(sk))
 
     def poll(self) -> int:
         """The readiness bits that are true now (`select.POLL*`)."""

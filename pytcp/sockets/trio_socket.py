@@ -305,8 +305,6 @@ class TrioSocket(trio.socket.SocketType):
     async def recvmsg(self, bufsize: int, ancbufsize: int = 0, flags: int = 0, /) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
         """(data, control data, flags, address) as `socket.recvmsg`."""
         sock = self._sock
-        if isinstance(sock, Socket):
-            return await self.recv(bufsize, flags), [], 0, None
         size, room = operator.index(bufsize), operator.index(ancbufsize)
         return await self._read(lambda: sock.recvmsg(size, room, flags))
 
@@ -340,7 +338,11 @@ class TrioSocket(trio.socket.SocketType):
         return await self._write(lambda: sock.sendto(data, address, flags))
 
     async def sendmsg(self, buffers: Iterable[Any], ancdata: Iterable[tuple[int, int, Any]] = (), flags: int = 0, address: Any = None, /) -> int:
-        """Send the buffers as one. Control data is refused with EINVAL."""
+        """Send the buffers as one. Control data of datagrams is refused with EINVAL, of a stream as `Socket.sendmsg` says."""
+        sock = self._sock
+        if isinstance(sock, Socket):
+            parts, control = list(buffers), list(ancdata)
+            return await self._write(lambda: sock.sendmsg(parts, control, flags))
         data = b"".join(buffers)
         if list(ancdata):
             self._sock.poll()

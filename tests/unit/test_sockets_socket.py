@@ -19,10 +19,26 @@ from pytcp.link.pipe import PipeEnd, pipe_pair
 from pytcp.net.stack import Stack
 from pytcp.sockets.address import SockAddr
 from pytcp.sockets.open import TrioStack
-from pytcp.sockets.socket import SHUT_RDWR, SHUT_WR, SO_LINGER, SO_REUSEADDR, SOL_SOCKET, Socket
+from pytcp.sockets.socket import (
+    IP_RECVERR,
+    MSG_ERRQUEUE,
+    MSG_OOB,
+    MSG_TRUNC,
+    SHUT_RDWR,
+    SHUT_WR,
+    SIOCATMARK,
+    SIOCINQ,
+    SIOCOUTQ,
+    SIOCOUTQNSD,
+    SO_LINGER,
+    SO_REUSEADDR,
+    SOL_SOCKET,
+    Socket,
+)
 from pytcp.tcp.const import ESTABLISHED, LISTEN, MSG_PEEK
 
 A4, B4 = "10.0.0.1", "10.0.0.2"
+NOBODY4 = "10.0.0.99"
 A6, B6 = "fd00::1", "fd00::2"
 PORT = 7000
 MS = 1_000_000
@@ -217,6 +233,70 @@ def test_half_closing_ends_the_other_ends_reading(two: Two) -> None:
     two.run()
     assert client.recv(100) == b"answer"
     client.shutdown(SHUT_RDWR)
+
+
+def test_buffers_go_out_in_a_row_and_control_data_is_taken_or_refused_as_linux_does(two: Two) -> None:
+    client, server = two.pair()
+    taken = [(SOL_SOCKET, stdlib.SO_MARK), (SOL_SOCKET, stdlib.SO_PRIORITY), (stdlib.IPPROTO_IP, 2), (stdlib.IPPROTO_TCP, 1), (SOL_SOCKET, stdlib.SCM_RIGHTS)]
+    for level, kind in taken:
+        assert client.sendmsg([b"ab", b"", b"cd"], [(level, kind, b"1234")]) == 4
+    with fails(errno.EINVAL):
+        client.sendmsg([b"ab"], [(SOL_SOCKET, 99, b"1234")])
+    two.run()
+    assert server.recvmsg(100, 100) == (b"abcd" * len(taken), [], 0, None)
+
+
+def test_the_urgent_byte_is_read_beside_the_stream_and_marked(two: Two) -> None:
+    client, server = two.pair()
+    client.send(b"before")
+    client.send(b"!", MSG_OOB)
+    client.send(b"after")
+    two.run()
+    assert server.ioctl(SIOCATMARK) == 0
+    assert server.recvmsg(10, 0, MSG_OOB) == (b"!", [], MSG_OOB, None)
+    assert server.recvmsg(100) == (b"before", [], 0, None)
+    assert server.ioctl(SIOCATMARK) == 1
+    assert server.recvmsg(100) == (b"after", [], 0, None)
+
+
+def test_ioctls_count_what_is_to_read_to_be_acknowledged_and_to_be_sent(two: Two) -> None:
+    client, server = two.pair()
+    size = 40_000  # more than the initial window of ten segments
+    assert client.send(bytes(size)) == size
+    assert client.ioctl(SIOCOUTQ) == size
+    assert client.ioctl(SIOCOUTQNSD) == size - 10 * 1448
+    two.run(ms=1)
+    assert server.ioctl(SIOCINQ) == 10 * 1448
+    two.run()
+    assert (client.ioctl(SIOCOUTQ), client.ioctl(SIOCOUTQNSD)) == (0, 0)
+    with fails(errno.ENOTTY):
+        client.ioctl(0x1234)
+
+
+def test_a_listener_has_no_queues_to_count(two: Two) -> None:
+    listener = two.listener()
+    for request in (SIOCINQ, SIOCOUTQ, SIOCOUTQNSD):
+        with fails(errno.EINVAL):
+            listener.ioctl(request)
+    assert listener.ioctl(SIOCATMARK) == 0
+
+
+def test_an_icmp_error_is_kept_for_recverr_with_the_ports_it_was_about(two: Two) -> None:
+    client = two.a.socket()
+    client.setsockopt(stdlib.IPPROTO_IP, IP_RECVERR, 1)
+    with fails(errno.EAGAIN):
+        client.recvmsg(100, 100, MSG_ERRQUEUE)
+    with pytest.raises(BlockingIOError):
+        client.connect((NOBODY4, PORT))
+    source = client.getsockname()[1]
+    two.run(ms=5000)
+    assert client.poll() & select.POLLERR
+    data, control, flags, _ = client.recvmsg(4, 100, MSG_ERRQUEUE)
+    assert data == struct.pack("!HH", source, PORT)
+    assert flags == MSG_ERRQUEUE | MSG_TRUNC
+    ((level, kind, body),) = control
+    assert (level, kind) == (stdlib.IPPROTO_IP, IP_RECVERR)
+    assert struct.unpack("=IBBBBII", body[:16]) == (errno.EHOSTUNREACH, 2, 3, 1, 0, 0, 0)
 
 
 # --- notices ---
