@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from pytcp.drill.batch import Job, default_processes, find_scripts, run_jobs
+from pytcp.drill.errors import DrillError, ScriptError
 from pytcp.drill.parser import OPTIONS
-from pytcp.drill.run import TARGETS, Result, Settings
+from pytcp.drill.run import TARGETS, Result, Settings, record_file
 from pytcp.drill.target import IP_MODES
 from pytcp.drill.verdict import as_json, as_junit, exit_status, table
 
@@ -48,6 +49,7 @@ def _show(result: Result, verbose: bool, quiet: bool) -> None:
 @click.option("--hz", type=click.IntRange(100, 1000), default=250, show_default=True, help="Timer tick of the kernel pytcp models, 1/s.")
 @click.option("--json", "json_", is_flag=True, help="Results as JSON on standard output.")
 @click.option("--junit", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write results as JUnit XML.")
+@click.option("--record", is_flag=True, help="Print the script that says what really happened, instead of comparing (one script, one target).")
 @click.option("-v", "--verbose", is_flag=True, help="Name the scripts that pass, too.")
 def command(
     files: tuple[str, ...],
@@ -62,6 +64,7 @@ def command(
     hz: int,
     json_: bool,
     junit: Path | None,
+    record: bool,
     verbose: bool,
 ) -> int:
     """Run packetdrill scripts (files, or folders of *.pkt).
@@ -79,6 +82,15 @@ def command(
     scripts = find_scripts(files)
     if not scripts:
         raise click.UsageError("no scripts there")
+    if record:
+        if len(scripts) != 1 or len(targets) != 1 or len(ips) != 1:
+            raise click.UsageError("--record takes one script, one target and one mode.")
+        try:
+            click.echo(record_file(scripts[0], targets[0], ips[0], settings), nl=False)
+        except DrillError as error:
+            click.echo(f"{error.verdict}: {error.show(scripts[0]) if isinstance(error, ScriptError) else error.reason}", err=True)
+            return 77 if error.verdict == "skipped" else 1
+        return 0
     jobs = [Job(script, name, ip) for name in targets for ip in ips for script in scripts]
     results = run_jobs(jobs, settings, processes or default_processes(targets), lambda result: _show(result, verbose, json_))
     if json_:

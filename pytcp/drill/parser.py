@@ -146,10 +146,13 @@ class Parser:
         when = self._when(first)
         if when.until_ns is not None and (scan.looking_at("<") or scan.looking_at(">") or scan.looking_at("`") or scan.looking_at("%{")):
             raise ScriptError("only a system call can last (T...E)", where)
+        scan.skip()
+        start = scan.pos
         action = self._action()
+        source = scan.text[start : scan.pos].strip()
         if isinstance(action, Inject | Syscall | Code | Command) and (when.late_ns is not None or when.kind is TimeKind.ANY):
             raise ScriptError("only an expected packet can have a window or `*` as its time", where)
-        return Event(when, action, where)
+        return Event(when, action, where, source)
 
     def _when(self, first: bool) -> When:
         scan = self.scan

@@ -149,6 +149,17 @@ def run_script(script: Script, target: str = "pytcp", ip: str = "ipv4", settings
     return result
 
 
+def record_file(path: str | Path, target: str = "pytcp", ip: str = "ipv4", settings: Settings | None = None) -> str:
+    """Run a script and return one that says what the target did. Raises DrillError, OSError."""
+    from .record import Recorder
+
+    settings = settings or Settings()
+    script = parse(Path(path).read_text(encoding="utf-8", errors="replace"), str(path), {**default_macros(ip), **settings.macros})
+    setup = setup_for(script, ip, settings)
+    to = Addresses(ip_address(setup.local).packed, ip_address(setup.remote).packed)
+    return Recorder(script, make_target(target, setup), setup, to).record()
+
+
 def _record(result: Result, error: DrillError) -> None:
     result.verdict = error.verdict
     result.reason = error.reason

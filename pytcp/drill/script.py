@@ -203,6 +203,7 @@ class Event:
     when: When
     action: Action
     where: Where
+    source: str = ""  # the action as it was written
 
 
 @dataclass(slots=True)
