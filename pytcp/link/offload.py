@@ -108,9 +108,7 @@ def cut_into(frame: TxFrame, layout: Layout, out: Any, size: int) -> int:
     head = ffi.from_buffer(frame.head)
     views = [ffi.from_buffer(part) for part in frame.parts]
     parts = ffi.new("struct pytcp_part[]", [(view, len(view)) for view in views])
-    count = lib.pytcp_segment(
-        head, len(head), layout.l3, layout.l4, layout.hdr_len, layout.mode, frame.gso_size, parts, len(views), out, size
-    )
+    count = lib.pytcp_segment(head, len(head), layout.l3, layout.l4, layout.hdr_len, layout.mode, frame.gso_size, parts, len(views), out, size)
     if count < 0:
         raise ValueError(f"super-frame refused by the segmentation loop ({count})")
     return count

@@ -188,5 +188,3 @@ def output(
         dst.neigh.output(TxFrame(head, (), len(head)))
     mib.Ip6FragOKs += 1
     return 0
-
-

@@ -122,10 +122,7 @@ def _neigh(family: int) -> tuple[Entry, ...]:
         ("locktime", 0, _I31, "time an entry resists replacement, 10 ms units"),
         ("gc_thresh3", 1, _I31, "most entries of one interface"),
     )
-    return tuple(
-        Entry(f"net.ipv{family}.neigh.default.{name}", f"neigh{family}_{name}", low, high, meaning)
-        for name, low, high, meaning in names
-    )
+    return tuple(Entry(f"net.ipv{family}.neigh.default.{name}", f"neigh{family}_{name}", low, high, meaning) for name, low, high, meaning in names)
 
 
 TABLE: tuple[Entry, ...] = (

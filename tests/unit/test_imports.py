@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import pytcp
+import pytcp.socket
 
 ROOT = Path(pytcp.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
@@ -25,6 +27,7 @@ BELOW: dict[str, set[str]] = {
     "link": {"clock", "wire"} | BOTTOM,
     "net": {"clock", "link", "tcp", "wire"} | BOTTOM,
     "sockets": {"clock", "link", "net", "tcp", "wire"} | BOTTOM,
+    "socket": {"sockets"},
 }
 TOP = {"drill", "lab", "cli", "__main__"}  # import anything
 ENGINE_FORBIDDEN = {"trio", "socket", "os", "time", "select", "selectors", "asyncio", "threading", "subprocess", "signal", "datetime"}
@@ -81,3 +84,11 @@ def test_every_public_name_is_there_when_asked_for(name: str) -> None:
 def test_other_names_are_not() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = pytcp.nothing
+
+
+SHARED = sorted(name for name in pytcp.socket.__all__ if isinstance(getattr(socket, name, None), int))
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_numbers_of_calls_are_those_of_the_standard_library_where_it_has_them(name: str) -> None:
+    assert getattr(pytcp.socket, name) == getattr(socket, name)

@@ -279,9 +279,7 @@ def test_the_c_loop_stays_within_its_buffers_whatever_it_is_told(
     views = [native.ffi.from_buffer(p) for p in parts]
     vec = native.ffi.new("struct pytcp_part[]", [(v, len(v)) for v in views])
     l3, l4, hdr_len = places
-    count = native.lib.pytcp_segment(
-        head, len(head), l3, l4, hdr_len, mode, gso_size, vec, len(parts), native.ffi.from_buffer(out), room
-    )
+    count = native.lib.pytcp_segment(head, len(head), l3, l4, hdr_len, mode, gso_size, vec, len(parts), native.ffi.from_buffer(out), room)
     assert out[room:] == b"\xa5" * 64
     if count > 0:
         payload = len(head) - hdr_len + sum(map(len, parts))
