@@ -43,7 +43,7 @@ PROGRAMS = {
     "socat": ("interop tests", "socat"),
     "tshark": ("reading captures", "tshark"),
 }
-PACKAGES = ("trio", "pyroute2", "cffi", "click", "rich")
+PACKAGES = {"trio": "trio", "pyroute2": "pyroute2", "cffi": "cffi", "click": "click", "rich": "rich", "h11": "h11", "dns": "dnspython", "idna": "idna"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,14 @@ def python() -> Check:
 
 def packages() -> Check:
     missing = []
-    for name in PACKAGES:
+    for module, package in PACKAGES.items():
         try:
-            importlib.import_module(name)
+            importlib.import_module(module)
         except ImportError:
-            missing.append(name)
+            missing.append(package)
     if missing:
         return Check("packages", MISSING, f"cannot import {', '.join(missing)}", f"{sys.executable} -m pip install {' '.join(missing)}")
-    return Check("packages", OK, ", ".join(PACKAGES))
+    return Check("packages", OK, ", ".join(PACKAGES.values()))
 
 
 def kernel() -> Check:
@@ -90,7 +90,9 @@ def privileges() -> Check:
     if not reason:
         return Check("privileges", OK, "ordinary user; user namespaces are allowed")
     without = f"without {' and '.join(lacking)}" if lacking else "not root, though capable"
-    remedy = "run as root: sudo pytcp ...; or allow user namespaces" if os.geteuid() else "in a container: --cap-add NET_ADMIN --cap-add SYS_ADMIN"
+    # sudo does not look for `pytcp` in a virtual environment
+    as_root = f"run as root: sudo {sys.executable} -m pytcp ...; or allow user namespaces"
+    remedy = as_root if os.geteuid() else "in a container: --cap-add NET_ADMIN --cap-add SYS_ADMIN"
     return Check("privileges", MISSING, f"{without}; {reason}", remedy)
 
 
@@ -179,7 +181,7 @@ def testbed() -> Check:
 
 def ipv6() -> Check:
     if os.path.exists("/proc/net/if_inet6"):
-        return Check("ipv6", OK, "the peer speaks IPv6")
+        return Check("ipv6", OK, "the kernel has it")
     return Check("ipv6", MISSING, "the kernel has no IPv6", "boot without ipv6.disable=1")
 
 

@@ -1,8 +1,9 @@
-"""The main job: pytcp and a real Linux exchange real data, and every byte is compared.
+"""The main job: pytcp and a real Linux exchange real data, and what arrives is checked.
 
 In one run, over a TAP with offloads and then over one behind an emulated wire that loses, reorders, duplicates and corrupts
 packets: curl fetches from pytcp's HTTP server (IPv4), pytcp fetches from a web server in the peer's namespace (IPv6), a
-kernel socket sends and receives as fast as it can, a hundred connections echo at once, both sides ping.
+kernel socket sends and receives as fast as it can, a hundred connections echo at once, both sides ping. Files are compared by
+SHA-256, echoes byte by byte; of the two floods only bytes and time are counted.
 
 A step that fails is a failed check, and the next step runs. Each part has a testbed and a stack of its own; the floods' is not
 captured, so that writing the capture is not what they measure.
@@ -58,7 +59,8 @@ class Sizes:
 
 @dataclass
 class Transfer:
-    """A line of the table. `retransmits` are the sender's segments; `good` of `checks` passed."""
+    """A line of the table. `retransmits` are the sender's segments, `duplicates` those of which its peer said that they came twice
+    (DSACK, RFC 2883); `good` of `checks` passed."""
 
     name: str
     wire: str
@@ -67,6 +69,7 @@ class Transfer:
     retransmits: int | None = None
     good: int = 0
     checks: int = 0
+    duplicates: int = 0
 
     @property
     def gbps(self) -> float:
@@ -80,6 +83,7 @@ class Transfer:
             "seconds": round(self.seconds, 6),
             "gbps": round(self.gbps, 4),
             "retransmits": self.retransmits,
+            "duplicates": self.duplicates,
             "checks": self.checks,
             "failed": self.checks - self.good,
         }
@@ -101,10 +105,17 @@ class Report:
     pcap: str = ""
     pcap_packets: int = 0
     seconds: float = 0.0
+    impairment: str = WIRE_TEXT
 
     @property
     def failed(self) -> list[Check]:
         return [check for check in self.checks if not check.passed]
+
+    @property
+    def rest(self) -> tuple[int, int]:
+        """(passed, all) of the checks that belong to no transfer: the emulated wire, the capture, the clean-up."""
+        good = len(self.checks) - len(self.failed) - sum(t.good for t in self.transfers)
+        return good, len(self.checks) - sum(t.checks for t in self.transfers)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -112,6 +123,7 @@ class Report:
             "checks": [{"name": c.name, "passed": c.passed, "detail": c.detail} for c in self.checks],
             "passed": len(self.checks) - len(self.failed),
             "failed": len(self.failed),
+            "impairment": self.impairment,
             "pcap": self.pcap,
             "pcap_packets": self.pcap_packets,
             "seconds": round(self.seconds, 3),
@@ -234,15 +246,17 @@ class MainJob:
 
     @contextlib.contextmanager
     def _retransmits(self, transfer: Transfer, sender: str) -> Any:
-        """Count the segments `sender` retransmits meanwhile."""
+        """Count the segments `sender` retransmits meanwhile, and the needless ones among them."""
 
-        def total() -> int:
+        def totals() -> tuple[int, int]:
             counters = self.stack.net.mib.snapshot(zeros=True) if sender == "pytcp" else self.tb.nstat()
-            return counters["TcpRetransSegs"]
+            return counters["TcpRetransSegs"], counters["TcpExtTCPDSACKRecvSegs"]
 
-        before = total()
+        before = totals()
         yield
-        transfer.retransmits = total() - before
+        after = totals()
+        transfer.retransmits = after[0] - before[0]
+        transfer.duplicates = after[1] - before[1]
 
     # --- the steps ---
 

@@ -38,22 +38,28 @@ def test_the_main_job_in_small(program: Program, tmp_path: Path) -> None:
         assert len(read.stdout.splitlines()) == report.pcap_packets
 
 
-def test_ctrl_c_in_the_demo_is_one_line_and_leaves_no_namespace(tmp_path: Path) -> None:
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+@pytest.mark.parametrize("signum", SIGNALS, ids=lambda signum: signum.name)
+def test_an_interrupted_demo_says_one_line_and_leaves_no_namespace_and_no_file(signum: signal.Signals, tmp_path: Path) -> None:
     on = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell script's background jobs have it off
-    argv = [sys.executable, "-m", "pytcp", "demo", "--pcap", str(tmp_path / "x.pcapng")]
-    demo = subprocess.Popen(argv, stderr=subprocess.PIPE, cwd=ROOT, preexec_fn=on)
+    argv = [sys.executable, "-m", "pytcp", "demo"]
+    demo = subprocess.Popen(argv, stderr=subprocess.PIPE, cwd=ROOT, preexec_fn=on, env={**os.environ, "TMPDIR": str(tmp_path)})
     mine = f"pytcp-{demo.pid}-"
     deadline = time.monotonic() + 20
     while not any(name.startswith(mine) for name in os.listdir("/run/netns")):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     time.sleep(0.3)
-    demo.send_signal(signal.SIGINT)
+    assert len(list(tmp_path.iterdir())) == 2  # the data and the capture
+    demo.send_signal(signum)
     _, errors = demo.communicate(timeout=20)
     assert demo.returncode == 130
     assert errors.decode().strip().splitlines()[-1] == "pytcp: interrupted"
     assert b"Traceback" not in errors
     assert not any(name.startswith(mine) for name in os.listdir("/run/netns"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_benchmark_measures_every_target(program: Program, tmp_path: Path) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +17,9 @@ from rich.console import Console
 from trio.testing import MockClock
 
 from pytcp.cli.bench import ROWS, cells
-from pytcp.cli.demo import table, verdict, writable
+from pytcp.cli.demo import fresh_capture, legend, table, verdict, writable
 from pytcp.cli.doctor import verdict as doctors_verdict
+from pytcp.lab import machine
 from pytcp.lab.machine import MISSING, OK, OPTIONAL, Check, examine, tun_device
 from pytcp.lab.mainjob import Check as Finding
 from pytcp.lab.mainjob import MainJob, Report, Sizes, Transfer
@@ -58,7 +63,36 @@ def test_the_demos_json_says_the_same_as_its_table(report: Report) -> None:
     assert (found["passed"], found["failed"]) == (2, 1)
     assert found["transfers"][0]["gbps"] == 2.0
     assert found["transfers"][1]["retransmits"] is None
+    assert found["transfers"][0]["duplicates"] == 0
     assert found["checks"][2] == {"name": "clean: three", "passed": False, "detail": "0 of 3 answered"}
+
+
+def test_every_check_is_in_a_line_of_the_table(report: Report) -> None:
+    report.checks += [Finding("impaired: the wire lost packets on the way out", True), Finding("clean: the testbed leaves nothing behind", False)]
+    lines = printed(table(report)).splitlines()
+    cells = [line.split()[-1].split("/") for line in lines[1:]]
+    assert sum(int(good) for good, _ in cells) == 3
+    assert sum(int(checks) for _, checks in cells) == len(report.checks)
+    assert lines[-1].startswith("the wire, the capture, the clean-up")
+
+
+def test_the_legend_explains_the_words_that_are_in_the_table(report: Report) -> None:
+    assert legend(report) == []  # three retransmits on the clean wire, and nobody said that they were needless
+    report.transfers[0].duplicates = 2
+    assert [line.split(", ")[0] for line in legend(report)] == ["clean: of 3 retransmits 2 were needless"]
+    report.transfers[0].duplicates = 0
+    report.transfers.append(Transfer("curl fetches from pytcp, IPv4", "impaired", 1, 1.0, 3, 2, 2))
+    assert legend(report) == ["impaired: 1 % lost, 1 % reordered, 0.1 % duplicated, 0.1 % corrupted, each way"]
+
+
+def test_each_capture_of_the_demo_is_a_new_file_and_a_failed_run_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with fresh_capture() as first, fresh_capture() as second:
+        assert first != second
+    assert sorted(map(str, tmp_path.iterdir())) == sorted([first, second])
+    with pytest.raises(KeyboardInterrupt), fresh_capture() as third:
+        raise KeyboardInterrupt
+    assert not Path(third).exists()
 
 
 def test_an_output_file_that_cannot_be_written_is_found_before_the_work(tmp_path: Path) -> None:
@@ -149,3 +183,28 @@ def test_whatever_the_doctor_finds_missing_comes_with_something_to_do() -> None:
         assert check.detail
         if check.status == MISSING:
             assert check.remedy
+
+
+def test_the_doctor_looks_for_every_package_that_pytcp_depends_on() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert set(machine.PACKAGES.values()) == {re.match(r"[\w-]+", text)[0] for text in project["dependencies"]}  # type: ignore[index]
+
+
+def test_the_doctor_calls_a_missing_package_as_pip_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dns", None)
+    found = machine.packages()
+    assert (found.status, found.detail) == (MISSING, "cannot import dnspython")
+    assert found.remedy.endswith("pip install dnspython")
+
+
+def test_what_the_doctor_tells_to_run_as_root_is_there_for_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """sudo has a PATH of its own, without the virtual environment's programs."""
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr(machine.rootless, "entered", lambda: None)
+    monkeypatch.setattr(machine.rootless, "lacking", lambda: ["CAP_NET_ADMIN"])
+    monkeypatch.setattr(machine.rootless, "probe", lambda: "a reason")
+    found = machine.privileges()
+    assert found.status == MISSING
+    words = shlex.split(found.remedy.partition(": ")[2])
+    assert words[0] == "sudo"
+    assert Path(words[1]).is_absolute() and Path(words[1]).exists()
