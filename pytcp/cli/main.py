@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, str] = {
     "ss": "Sockets of a running stack, as ss.",
     "sysctl": "Settings of a running stack, as sysctl.",
     "testbed": "A shell, or a command, on the peer of a running stack.",
+    "traceroute": "The hops to a host.",
 }
 
 # commands that do not live in a module of their name

@@ -76,6 +76,15 @@ class Network:
         plain = [address.partition("/")[0] for address in self.addresses]
         return [f"[{address}]" if ":" in address else address for address in plain]
 
+    async def numeric(self, host: str) -> str:
+        """The first address of a host, which may be one already. Raises click.ClickException for a name nobody knows."""
+        from socket import gaierror
+
+        try:
+            return (await self.stack.addresses_of(host, 0))[0][1]
+        except gaierror as error:
+            raise click.ClickException(f"{host}: {error.strerror}") from error
+
     async def connect(self, host: str, port: int, prepare: Callable[[Socket], object] | None = None) -> TcpStream:
         """`open_tcp_stream`, waiting for a server that --peer is only starting."""
         import trio

@@ -1,0 +1,238 @@
+"""The commands as people type them: ping, traceroute, nc and testbed in a testbed of their own, with real programs at the peer."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from pytcp.cli.nc import Options, _scan
+from pytcp.cli.network import Network
+from pytcp.cli.traceroute import hop_line
+from pytcp.lab.netns import Namespace
+from pytcp.lab.testbed import Testbed
+from pytcp.lab.traceroute import traceroute
+
+from .exchange import pair
+
+pytestmark = pytest.mark.tap
+
+Program = Callable[[str], str]
+
+
+def pytcp(*arguments: str, data: str = "", timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "pytcp", *arguments], input=data, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
+    names = "subjectAltName=DNS:peer.test,IP:10.99.0.1"
+    request = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1", "-subj", "/CN=peer.test"]
+    subprocess.run([*request, "-addext", names, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    return cert, key
+
+
+# --- ping ---
+
+
+def test_ping_prints_what_iputils_prints() -> None:
+    done = pytcp("ping", "-c", "2", "-i", "0.1", "-s", "100")
+    assert done.returncode == 0
+    first, *answers, blank, head, counts, times = done.stdout.splitlines()
+    assert first == "PING 10.99.0.1 (10.99.0.1) 100(128) bytes of data."
+    for number, line in enumerate(answers, 1):
+        assert re.fullmatch(rf"108 bytes from 10\.99\.0\.1: icmp_seq={number} ttl=64 time=\d+(\.\d+)? ms", line)
+    assert len(answers) == 2
+    assert (blank, head) == ("", "--- 10.99.0.1 ping statistics ---")
+    assert re.fullmatch(r"2 packets transmitted, 2 received, 0% packet loss, time \d+ms", counts)
+    assert re.fullmatch(r"rtt min/avg/max/mdev = (\d+\.\d{3}/){3}\d+\.\d{3} ms", times)
+
+
+def test_a_quiet_ping_prints_the_first_line_and_the_summary_only() -> None:
+    done = pytcp("ping", "-q", "-c", "2", "-i", "0", "fd99::1")
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert lines[:3] == ["PING fd99::1(fd99::1) 56 data bytes", "", "--- fd99::1 ping statistics ---"]
+    assert len(lines) == 5
+
+
+def test_a_ping_nobody_answers_fails() -> None:
+    done = pytcp("ping", "-c", "1", "-W", "0.1", "10.99.0.77")
+    assert done.returncode == 1
+    assert "1 packets transmitted, 0 received, 100% packet loss" in done.stdout
+
+
+def test_a_ping_without_a_route_is_one_line() -> None:
+    done = pytcp("ping", "-c", "1", "10.1.2.3")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("pytcp: ")
+    assert "statistics" not in done.stdout
+
+
+# --- traceroute ---
+
+
+def test_traceroute_of_the_peer_is_one_hop() -> None:
+    for arguments in ((), ("-I",)):
+        done = pytcp("traceroute", *arguments)
+        assert done.returncode == 0
+        head, hop = done.stdout.splitlines()
+        assert head == "traceroute to 10.99.0.1 (10.99.0.1), 30 hops max, 60 byte packets"
+        assert re.fullmatch(r" 1  10\.99\.0\.1 \(10\.99\.0\.1\)(  \d+\.\d{3} ms){3}", hop)
+
+
+@pytest.mark.parametrize("icmp", [False, True])
+@pytest.mark.parametrize(("far", "near", "gateway"), [("10.98.0.2", "10.99.0.1", "10.99.0.1"), ("fd98::2", "fd99::1", "fd99::1")])
+def test_traceroute_finds_the_router_between(icmp: bool, far: str, near: str, gateway: str) -> None:
+    async def main() -> None:
+        async with pair(tb, gateway=gateway) as p:
+            hops = await traceroute(p.stack, far, icmp=icmp, wait=3, simultaneous=3)
+            assert [{probe.source for probe in hop} for hop in hops] == [{near}, {far}]
+            assert all(probe.rtt is not None for hop in hops for probe in hop)
+            assert [probe.final for probe in hops[-1]] == [True] * 3
+            [only] = await traceroute(p.stack, far, icmp=icmp, hops=1, wait=3)
+            assert [(probe.source, probe.final) for probe in only] == [(near, False)] * 3
+
+    router = {"net.ipv4.ip_forward": 1, "net.ipv6.conf.all.forwarding": 1, "net.ipv4.icmp_ratelimit": 0, "net.ipv6.icmp.ratelimit": 0}
+    with Testbed(sysctls=router) as tb, Namespace() as behind:
+        behind.set_sysctl("net.ipv6.conf.default.accept_dad", 0)
+        behind.set_sysctl("net.ipv4.icmp_ratelimit", 0)
+        behind.set_sysctl("net.ipv6.icmp.ratelimit", 0)
+        with tb.netlink() as ip:
+            ip.link("add", ifname="far0", kind="veth", peer={"ifname": "near0", "net_ns_fd": behind.fileno()})
+            index = ip.link_lookup(ifname="far0")[0]
+            ip.link("set", index=index, state="up")
+            ip.addr("add", index=index, address="10.98.0.1", prefixlen=24)
+            ip.addr("add", index=index, address="fd98::1", prefixlen=64, flags=2)
+        with behind.netlink() as ip:
+            index = ip.link_lookup(ifname="near0")[0]
+            ip.link("set", index=index, state="up")
+            ip.addr("add", index=index, address="10.98.0.2", prefixlen=24)
+            ip.addr("add", index=index, address="fd98::2", prefixlen=64, flags=2)
+            ip.route("add", dst="default", gateway="10.98.0.1")
+            ip.route("add", dst="default", gateway="fd98::1", family=10)
+        trio.run(main)
+
+
+def test_traceroute_shows_where_the_way_ends() -> None:
+    async def main() -> None:
+        async with pair(tb, gateway="10.99.0.1") as p:
+            hops = await traceroute(p.stack, "10.97.0.1", wait=1, queries=1)
+            assert re.fullmatch(r" 1  10\.99\.0\.1 \(10\.99\.0\.1\)  \d+\.\d{3} ms !N", hop_line(hops[-1]))
+            with trio.fail_after(20):
+                silent = await traceroute(p.stack, "10.99.0.77", wait=0.2, hops=2, first=2)
+            assert hop_line(silent[0]) == " 2  * * *"
+
+    with Testbed(sysctls={"net.ipv4.ip_forward": 1, "net.ipv4.icmp_ratelimit": 0}) as tb:
+        trio.run(main)
+
+
+# --- nc ---
+
+
+def test_nc_listens_on_both_families_and_shuts_down_one_direction(program: Program, tmp_path: Path) -> None:
+    program("socat")
+    for address in ("$PYTCP4", "[$PYTCP6]"):
+        peer = f"sleep 1; echo from the peer | socat -t 5 - TCP:{address}:7000 > {tmp_path}/got"
+        done = pytcp("nc", "-l", "7000", "--peer", peer, data="from pytcp\n")
+        assert (done.returncode, done.stdout) == (0, "from the peer\n")
+        assert (tmp_path / "got").read_text() == "from pytcp\n"
+
+
+def test_nc_connects_and_waits_for_the_answer_after_its_end_of_file(program: Program) -> None:
+    program("socat")
+    done = pytcp("nc", "-v", "10.99.0.1", "7000", "--peer", "socat -t 5 TCP-LISTEN:7000 SYSTEM:'tr a-z A-Z'", data="hello\n")
+    assert (done.returncode, done.stdout) == (0, "HELLO\n")
+    assert "Connection to 10.99.0.1 7000 port [tcp/*] succeeded!" in done.stderr
+
+
+def test_nc_exchanges_datagrams_in_both_roles(program: Program, tmp_path: Path) -> None:
+    program("socat")
+    done = pytcp("nc", "-u", "-q", "1", "-w", "20", "10.99.0.1", "7", "--peer", "socat UDP-RECVFROM:7,fork EXEC:cat", data="datagram\n")
+    # what was sent before the peer listened came back as an error
+    assert (done.returncode, done.stdout) == (0, "datagram\n") or "Connection refused" in done.stderr
+    peer = f"sleep 1; echo question | socat -t 2 - UDP:$PYTCP4:7 > {tmp_path}/got"
+    done = pytcp("nc", "-u", "-l", "-w", "2", "7", "--peer", peer, data="answer\n")
+    assert (done.returncode, done.stdout) == (0, "question\n")
+    assert (tmp_path / "got").read_text() == "answer\n"
+
+
+def test_nc_speaks_tls_as_a_client_and_verifies_the_peer(program: Program, certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    program("socat")
+    cert, key = certificate
+    peer = f"socat OPENSSL-LISTEN:4433,cert={cert},key={key},verify=0 EXEC:cat"
+    done = pytcp("nc", "--tls", "10.99.0.1", "4433", "--peer", peer, data="hello\n")
+    assert done.returncode == 1
+    assert "pytcp: TLS: [SSL: CERTIFICATE_VERIFY_FAILED]" in done.stderr
+    done = pytcp("nc", "--tls", "--no-verify", "10.99.0.1", "4433", "--peer", peer, data="hello\n")
+    assert (done.returncode, done.stdout) == (0, "hello\n")
+    monkeypatch.setenv("SSL_CERT_FILE", cert)
+    for name in ((), ("--name", "peer.test")):
+        done = pytcp("nc", "--tls", *name, "10.99.0.1", "4433", "--peer", peer, data="hello\n")
+        assert (done.returncode, done.stdout) == (0, "hello\n")
+    done = pytcp("nc", "--tls", "--name", "other.test", "10.99.0.1", "4433", "--peer", peer, data="hello\n")
+    assert done.returncode == 1
+    assert "Hostname mismatch" in done.stderr
+
+
+def test_nc_speaks_tls_as_a_server(program: Program, certificate: tuple[str, str], tmp_path: Path) -> None:
+    program("openssl")
+    cert, key = certificate
+    peer = f"sleep 1; (echo secret; sleep 1) | openssl s_client -quiet -verify_return_error -CAfile {cert} -connect $PYTCP4:4433 > {tmp_path}/got 2>/dev/null"
+    done = pytcp("nc", "-l", "--tls", "--cert", cert, "--key", key, "-q", "3", "4433", "--peer", peer, data="hello\n")
+    assert done.stdout == "secret\n"
+    assert (tmp_path / "got").read_text() == "hello\n"
+
+
+def test_nc_gives_up_on_a_host_that_does_not_answer() -> None:
+    done = pytcp("nc", "-w", "0.5", "10.99.0.77", "80")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "pytcp: Connection timed out: no answer from 10.99.0.77 port 80 in 0.5 s"
+
+
+@pytest.mark.parametrize(("udp", "kind"), [(False, "tcp"), (True, "udp")])
+def test_a_scan_finds_who_listens(udp: bool, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async def main() -> None:
+        with tb.socket(kind=2 if udp else 1) as server:
+            server.bind((tb.peer4, 7001))
+            if not udp:
+                server.listen()
+            async with pair(tb) as p:
+                net = Network(p.stack, tb, tuple(tb.addresses))
+                options = Options(tb.peer4, (7000, 7001, 7002), False, False, udp, True, True, 0.5, None, False, True, None, None, None)
+                assert await _scan(net, options) == 0
+                assert await _scan(net, Options(tb.peer4, (7000,), False, False, udp, True, True, 0.5, None, False, True, None, None, None)) == 1
+
+    with Testbed(sysctls={"net.ipv4.icmp_ratelimit": 0}) as tb:
+        trio.run(main)
+    assert capsys.readouterr().err.splitlines()[:3] == [
+        f"connect to 10.99.0.1 port 7000 ({kind}) failed: Connection refused",
+        f"Connection to 10.99.0.1 7001 port [{kind}/*] succeeded!",
+        f"connect to 10.99.0.1 port 7002 ({kind}) failed: Connection refused",
+    ]
+
+
+# --- testbed ---
+
+
+@pytest.mark.parametrize(
+    ("script", "status"), [("exit 7", 7), ("kill -9 $$", 137), ('test "$PYTCP4 $PYTCP6 $PEER4 $PEER6" = "10.99.0.2 fd99::2 10.99.0.1 fd99::1"', 0)]
+)
+def test_the_status_of_a_testbed_is_its_commands(script: str, status: int) -> None:
+    assert pytcp("testbed", "sh", "-c", script).returncode == status
+
+
+def test_a_command_in_a_testbed_meets_the_stack(program: Program) -> None:
+    program("curl")
+    done = pytcp("testbed", "curl", "-sS", "-m", "5", "http://10.99.0.2:1/")
+    assert done.returncode == 7  # refused, so somebody was there to refuse
+    done = pytcp("testbed", "nosuchprogram")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "pytcp: nosuchprogram: No such file or directory"
