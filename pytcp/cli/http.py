@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ import click
 from pytcp.cli import network
 
 if TYPE_CHECKING:
-    from pytcp.sockets.http import Access
+    from pytcp.sockets.http import Access, Response
 
 
 @click.group("http")
@@ -56,9 +57,15 @@ async def _serve(net: network.Network, folder: Path, port: int, quiet: bool) -> 
 @network.options
 @click.argument("url")
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Where to put it; - for standard output. Default: the URL's last part.")
+@click.option("-C", "--continue", "resume", is_flag=True, help="Fetch what is missing of a FILE that was begun.")
+@click.option("-r", "--range", "span", metavar="FIRST-LAST", help="Only these bytes, counted from 0; LAST may be left out, or FIRST for the last so many.")
+@click.option("-H", "--header", "headers", metavar="'NAME: VALUE'", multiple=True, help="A header field to send; may be repeated.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
-def get(where: network.Where, url: str, output: str | None, quiet: bool) -> int:
-    """Fetch URL (http:// and a numeric host), with progress. Exit status 1 unless the answer is 2xx.
+def get(where: network.Where, url: str, output: str | None, resume: bool, span: str | None, headers: tuple[str, ...], quiet: bool) -> int:
+    """Fetch URL (http://), with progress. Exit status 1 unless the answer is 2xx and complete.
+
+    With --continue the server is asked for the rest of FILE; one that sends all of it again, because it knows no ranges, begins it anew, and a
+    file that is complete already is left as it is.
 
     \b
     Example:
@@ -67,10 +74,28 @@ def get(where: network.Where, url: str, output: str | None, quiet: bool) -> int:
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
         raise click.BadParameter("it must look like http://10.99.0.1:8080/path", param_hint="URL")
-    return network.run(where, partial(_get, url=url, output=output or os.path.basename(parts.path) or "index.html", quiet=quiet))
+    output = output or os.path.basename(parts.path) or "index.html"
+    if resume and (span is not None or output == "-"):
+        raise click.UsageError("--continue needs a file, and takes its range from it.")
+    if span is not None and not re.fullmatch(r"\d+-\d*|-\d+", span):
+        raise click.BadParameter("it must look like 0-499, 500- or -500", param_hint="--range")
+    fields = [_field(text) for text in headers]
+    target = _Output(output, os.path.getsize(output) if resume and os.path.exists(output) else 0)
+    if target.begun:
+        span = f"{target.begun}-"
+    if span is not None:
+        fields.append(("Range", f"bytes={span}"))
+    return network.run(where, partial(_get, url=url, target=target, fields=fields, quiet=quiet))
 
 
-async def _get(net: network.Network, url: str, output: str, quiet: bool) -> int:
+def _field(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise click.BadParameter(f"{text!r} is not like 'Name: value'", param_hint="--header")
+    return name.strip(), value.strip()
+
+
+async def _get(net: network.Network, url: str, target: _Output, fields: list[tuple[str, str]], quiet: bool) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -81,16 +106,18 @@ async def _get(net: network.Network, url: str, output: str, quiet: bool) -> int:
         TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=Console(stderr=True), transient=quiet, disable=quiet
     )
     task = bar.add_task(url, total=None)
-    target = _Output(output)
 
     def progress(done: int, total: int | None) -> None:
-        bar.update(task, completed=done, total=total)
+        bar.update(task, completed=target.begun + done, total=None if total is None else target.begun + total)
 
     try:
         with bar, target:
-            response = await fetch(net.connect, url, sink=target.write, progress=progress)
+            response = await fetch(net.connect, url, headers=fields, sink=target.write, progress=progress, on_response=target.begins)
     except HttpError as error:
         raise click.ClickException(f"{url}: {error}") from error
+    if target.begun and response.status == 416 and (response.header("content-range") or "").endswith(f"/{target.begun}"):
+        click.echo(f"{target.name} is complete", err=True)
+        return 0
     if not 200 <= response.status < 300:
         click.echo(f"pytcp: {url}: {response.status} {response.reason}", err=True)
         return 1
@@ -98,15 +125,30 @@ async def _get(net: network.Network, url: str, output: str, quiet: bool) -> int:
 
 
 class _Output:
-    """The file to write to, made when the first byte comes: an error answer leaves no empty file."""
+    """The file to write to, made when the first byte comes: an error answer leaves no empty file, and none is lost.
 
-    def __init__(self, name: str) -> None:
+    begun: bytes of it that are there, and asked to be continued.
+    """
+
+    def __init__(self, name: str, begun: int = 0) -> None:
         self.name = name
+        self.begun = begun
         self.file: BinaryIO | None = sys.stdout.buffer if name == "-" else None
+
+    def begins(self, response: Response) -> None:
+        """The head of the answer: does it continue the file? Raises HttpError when it sends another part than was asked for."""
+        from pytcp.sockets.http import HttpError
+
+        if self.begun and response.status == 206:
+            part = response.header("content-range") or ""
+            if not part.startswith(f"bytes {self.begun}-"):
+                raise HttpError(f"asked for the bytes from {self.begun} on, the server sends {part!r}")
+        elif self.begun and 200 <= response.status < 300:
+            self.begun = 0
 
     def write(self, data: bytes | bytearray) -> None:
         if self.file is None:
-            self.file = open(self.name, "wb")  # noqa: SIM115
+            self.file = open(self.name, "ab" if self.begun else "wb")  # noqa: SIM115
         self.file.write(data)
 
     def __enter__(self) -> _Output:

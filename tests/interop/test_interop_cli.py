@@ -236,3 +236,52 @@ def test_a_command_in_a_testbed_meets_the_stack(program: Program) -> None:
     done = pytcp("testbed", "nosuchprogram")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "pytcp: nosuchprogram: No such file or directory"
+
+
+# --- http get ---
+
+SERVE = 'cd {} && exec python3 -c "{}"'
+PLAIN = "import http.server as h; h.ThreadingHTTPServer(('10.99.0.1', 8000), h.SimpleHTTPRequestHandler).serve_forever()"
+
+
+def test_http_get_continues_a_file_where_it_was_left(program: Program, tmp_path: Path) -> None:
+    nginx = program("nginx")
+    data = bytes(range(256)) * 2000
+    (tmp_path / "file").write_bytes(data)
+    tmp_path.chmod(0o755)
+    config = tmp_path / "nginx.conf"
+    config.write_text(
+        f"daemon off; pid {tmp_path}/pid; error_log {tmp_path}/error.log; user root; worker_processes 1; events {{}}\n"
+        f"http {{ access_log off; server {{ listen 10.99.0.1:8000; root {tmp_path}; }} }}\n"
+    )
+    peer = f"exec {nginx} -c {config} -e {tmp_path}/error.log"
+    got = tmp_path / "got"
+    got.write_bytes(data[:300_000])
+    arguments = ("http", "get", "--quiet", "--peer", peer, "-o", str(got), "http://10.99.0.1:8000/file")
+    capture = tmp_path / "capture.pcapng"
+    assert pytcp(*arguments, "-C", "--pcap", str(capture)).returncode == 0
+    assert got.read_bytes() == data
+    assert capture.stat().st_size < len(data)  # only the rest was sent
+    again = pytcp(*arguments, "-C")
+    assert (again.returncode, again.stderr.splitlines()[-1]) == (0, f"{got} is complete")
+    assert pytcp(*arguments, "-r", "-100").returncode == 0
+    assert got.read_bytes() == data[-100:]
+    assert pytcp(*arguments, "-H", "Range: bytes=5-9").returncode == 0
+    assert got.read_bytes() == data[5:10]
+
+
+def test_http_get_begins_anew_where_the_server_knows_no_ranges(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"0123456789")
+    got = tmp_path / "got"
+    got.write_bytes(b"01234")
+    done = pytcp("http", "get", "--quiet", "-C", "-o", str(got), "http://10.99.0.1:8000/file", "--peer", SERVE.format(tmp_path, PLAIN))
+    assert done.returncode == 0, done.stderr
+    assert got.read_bytes() == b"0123456789"
+
+
+def test_http_get_of_what_is_not_there_leaves_no_file(tmp_path: Path) -> None:
+    got = tmp_path / "got"
+    done = pytcp("http", "get", "--quiet", "-o", str(got), "http://10.99.0.1:8000/nothing", "--peer", SERVE.format(tmp_path, PLAIN))
+    assert done.returncode == 1
+    assert "404" in done.stderr
+    assert not got.exists()

@@ -78,6 +78,10 @@ def test_an_unknown_command_is_told_which_ones_there_are(invoke: Callable[..., t
         ("testbed --peer date", "COMMAND is what runs at the peer"),
         ("http get https://10.0.0.1/", "it must look like http://"),
         ("http serve /no/such/folder", "does not exist"),
+        ("http get -C -o - http://10.0.0.1/file", "--continue needs a file"),
+        ("http get -C -r 0-9 http://10.0.0.1/file", "--continue needs a file"),
+        ("http get -r 9 http://10.0.0.1/file", "it must look like 0-499, 500- or -500"),
+        ("http get -H nonsense http://10.0.0.1/file", "'nonsense' is not like 'Name: value'"),
     ],
 )
 def test_wrong_usage_is_named_before_anything_is_set_up(invoke: Callable[..., tuple[int, str]], arguments: str, complaint: str) -> None:

@@ -233,6 +233,7 @@ async def get(
     headers: Iterable[tuple[str, str]] = (),
     sink: Sink | None = None,
     progress: Progress | None = None,
+    on_response: Callable[[Response], object] | None = None,
     redirects: int = 5,
     max_body: int = MAX_BODY,
 ) -> Response:
@@ -241,6 +242,7 @@ async def get(
     open_stream: `stack.open_tcp_stream`, or `trio.open_tcp_stream`.
     sink: gets each piece of a 2xx body; without it, and for other statuses, the body is gathered in `response.body`.
     progress: called with the body bytes so far and the total (None when unknown), after each piece.
+    on_response: called with the head of the answer that is not followed, before its body; it may raise to have no more of it.
     redirects: how many 301, 302, 303, 307 or 308 answers are followed.
     Credentials in `headers` (Authorization, Cookie) go to the first host only, not to another one redirected to.
     Raises HttpError (also for a redirect to what is no http URL), ValueError for a `url` that is none, and
@@ -265,6 +267,8 @@ async def get(
                 if (host, port) != before:
                     sent = [(name, value) for name, value in sent if name.lower() not in CREDENTIALS]
                 continue
+            if on_response is not None:
+                on_response(response)
             if sink is None or not 200 <= response.status < 300:
                 sink, gathered = None, list[bytes | bytearray]()
             async for piece in response.pieces():
