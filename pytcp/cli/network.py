@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import socket
@@ -45,6 +46,8 @@ def options(command: F) -> F:
             raise click.UsageError("--address and --gateway go with --tap; a testbed has its own.")
         if tap is not None and not address:
             raise click.UsageError("--tap needs an --address, like --address 10.0.0.2/24.")
+        if tap is not None and tap.startswith("fd:") and not tap[3:].isdecimal():
+            raise click.UsageError(f"--tap {tap!r} is not like fd:5.")
         if tap is not None and peer is not None:
             raise click.UsageError("--peer runs in a testbed; with --tap the peer is yours.")
         return command(*args, where=Where(tap, address, gateway, peer, pcap), **rest)
@@ -55,7 +58,7 @@ def options(command: F) -> F:
         click.option("--peer", metavar="COMMAND", help="Run a shell command in the testbed's namespace meanwhile, with $PYTCP4, $PYTCP6, $PEER4, $PEER6 set."),
         click.option("--gateway", metavar="ADDRESS", multiple=True, help="Default route; once per family. With --tap."),
         click.option("--address", metavar="ADDRESS/PREFIX", multiple=True, help="Address of the stack; may be repeated. With --tap."),
-        click.option("--tap", metavar="NAME", help="Attach to this TAP device instead of making a testbed."),
+        click.option("--tap", metavar="NAME|fd:N", help="Attach to this TAP device, or to what descriptor N leads to, instead of making a testbed."),
     ):
         decorated = option(decorated)
     result: F = decorated
@@ -125,6 +128,9 @@ def inside(testbed: Testbed) -> str:
 
 @contextlib.contextmanager
 def _place(where: Where) -> Iterator[tuple[Link, Testbed | None, tuple[str, ...]]]:
+    if where.tap is not None and where.tap.startswith("fd:"):
+        yield _adopt(int(where.tap[3:])), None, where.address
+        return
     if where.tap is not None:
         from pytcp.link.tap import Tap
 
@@ -139,6 +145,21 @@ def _place(where: Where) -> Iterator[tuple[Link, Testbed | None, tuple[str, ...]
     with Testbed() as testbed:
         click.echo(f"testbed: pytcp is {testbed.address4} and {testbed.address6}; the peer {testbed.peer4} and {testbed.peer6}{inside(testbed)}", err=True)
         yield testbed.link, testbed, tuple(testbed.addresses)
+
+
+def _adopt(fd: int) -> Link:
+    """A link on a descriptor that was inherited: a TAP, a TUN or a packet socket."""
+    from pytcp.link.packet import PacketLink
+    from pytcp.link.tap import Tap
+    from pytcp.link.tun import Tun
+
+    for kind in (Tap, Tun, PacketLink):
+        try:
+            return kind(fd=fd)
+        except OSError as exc:
+            if exc.errno == errno.EBADF:
+                raise click.ClickException(f"there is no descriptor {fd}") from exc
+    raise click.ClickException(f"descriptor {fd} is neither a TAP or TUN without packet information nor a packet socket")
 
 
 @contextlib.asynccontextmanager

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import trio
@@ -55,8 +56,8 @@ def nobody() -> Run:
     if reason := allowed.stdout.strip():
         pytest.skip(reason)
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return as_nobody([python, "-m", "pytcp", *arguments])
+    def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+        return as_nobody([python, "-m", "pytcp", *arguments], **options)
 
     return run
 
@@ -97,6 +98,22 @@ def test_files_an_ordinary_user_makes_belong_to_that_user(nobody: Run, tmp_path:
     done = nobody("ping", "-c", "1", "--pcap", str(capture))
     assert done.returncode == 0, done.stderr
     assert capture.stat().st_uid == NOBODY
+
+
+@pytest.mark.parametrize("carrier", ["tap", "veth"])
+def test_an_inherited_descriptor_needs_neither_privilege_nor_namespace(nobody: Run, carrier: Literal["tap", "veth"]) -> None:
+    with Testbed(carrier=carrier) as tb:
+        fd = tb.link.fileno()
+        done = nobody("ping", "-c", "1", "--tap", f"fd:{fd}", "--address", "10.99.0.2/24", "10.99.0.1", pass_fds=(fd,))
+    assert done.returncode == 0, done.stderr
+    assert "1 received" in done.stdout
+
+
+def test_a_descriptor_that_is_no_device_is_refused(nobody: Run) -> None:
+    for number, complaint in (("0", "descriptor 0 is neither"), ("99", "there is no descriptor 99")):
+        done = nobody("ping", "--tap", f"fd:{number}", "--address", "10.99.0.2/24", "10.99.0.1")
+        assert done.returncode == 1
+        assert complaint in done.stderr
 
 
 def test_where_user_namespaces_are_refused_the_commands_say_why() -> None:
@@ -175,7 +192,8 @@ def test_a_link_and_its_duplicate_lead_to_the_same_device() -> None:
             async with pytcp.open_stack(link=link.duplicate(), addresses=tb.addresses) as stack:
                 assert (await stack.ping(tb.peer4))[0].rtt is not None
 
-    for carrier in ("tap", "veth"):
+    carriers: tuple[Literal["tap", "veth"], ...] = ("tap", "veth")
+    for carrier in carriers:
         with Testbed(carrier=carrier) as tb:
             assert isinstance(tb.link, Tap | PacketLink)
             trio.run(main, tb.link)
