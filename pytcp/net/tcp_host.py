@@ -210,8 +210,8 @@ class TcpHost:
     def _too_big(self, sk: Sock, dst: Dst, th: bytes, parts: Sequence[Buffer], length: int, gso_size: int, owner: tuple[Skb | None, int]) -> int:
         """The path MTU shrank below a segment made for the old one.
 
-        With DF (and always for IPv6) it is dropped and the connection told as a router would tell it;
-        without, every segment goes in fragments."""
+        With DF (and always for IPv6) it is dropped and the connection told as a router would tell it,
+        though of IPv6 the last, shorter one leaves if it fits; without DF every segment goes in fragments."""
         stack: Stack = self  # type: ignore[assignment]  # Stack is the one class made of this
         mib = self.mib
         addresses = sk.saddr + sk.daddr
@@ -233,6 +233,12 @@ class TcpHost:
             elif sk.family == 4:
                 mib.IpFragFails += 1
                 icmp.local_error(stack, packet, DEST_UNREACH, FRAG_NEEDED, dst.mtu)
+            elif len(packet) <= dst.mtu:
+                mib.Ip6OutRequests += 1
+                mib.Ip6OutTransmits += 1
+                mib.Ip6OutOctets += len(packet)
+                room = dst.dev.room
+                dst.neigh.output(TxFrame(room + packet, (), len(room) + len(packet)))
             else:
                 mib.Ip6FragFails += 1
                 icmpv6.local_error(stack, packet, PACKET_TOO_BIG, 0, dst.mtu)
@@ -356,8 +362,8 @@ class TcpHost:
         else:
             entry.receive(seg)
 
-    def tcp_error(self, family: int, quote: Quoted, kind: int, code: int, info: int) -> None:
-        """An ICMP error about a TCP segment: tell the connection it belongs to."""
+    def tcp_error(self, family: int, quote: Quoted, kind: int, code: int, info: int, offender: bytes) -> None:
+        """An ICMP error from `offender` about a TCP segment: tell the connection it belongs to."""
         entry = self.table.get(quote.dst + quote.src + _PORTS(quote.dport, quote.sport))
         if entry is None:
             if family == 4:
@@ -371,7 +377,7 @@ class TcpHost:
             if entry.pmtu_disc in (PMTUDISC_DONT, PMTUDISC_INTERFACE, PMTUDISC_OMIT):
                 # the connection finds the new MTU at its next send; nothing is resent for it
                 return
-        icmp_err.error(self, entry, family, quote.seq, kind, code, info)
+        icmp_err.error(self, entry, family, quote.l4, kind, code, info, offender)
 
     def _in_flight(self, sk: Sock, seq32: int) -> bool:
         """Whether a quoted sequence number is one an honest router can have seen (RFC 5927)."""

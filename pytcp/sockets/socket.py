@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from pytcp.tcp import api
 from pytcp.tcp.const import POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, STATE_NAMES
 
-from .address import AF_INET, AF_INET6, SockAddr, build, host_port, oserror, parse
+from .address import AF_INET, AF_INET6, MAPPED_PREFIX, SockAddr, build, host_port, oserror, parse
 
 if TYPE_CHECKING:
     from pytcp.tcp.info import TcpInfo
@@ -231,24 +231,30 @@ class Socket:
         return self.send(b"".join(buffers), flags)
 
     def recvmsg(self, bufsize: int, ancbufsize: int = 0, flags: int = 0) -> tuple[bytes, list[tuple[int, int, bytes]], int, SockAddr | None]:
-        """(data, control data, message flags, None) as `socket.recvmsg` of a stream.
+        """(data, control data, message flags, address) as `socket.recvmsg` of a stream; the address is None.
 
-        With MSG_ERRQUEUE the oldest ICMP error kept under IP_RECVERR: the first 8 bytes of the segment it was about
-        as data, and as control data a struct sock_extended_err, which here is not followed by the address of who sent
-        it; EAGAIN when there is none."""
+        With MSG_ERRQUEUE the oldest ICMP error kept under IP_RECVERR, or EAGAIN when there is none: as data the segment
+        it was about, as far as it was quoted, as address where that was going, and as control data a struct
+        sock_extended_err followed by the sockaddr of who reported the error (ip(7))."""
         if bufsize < 0 or ancbufsize < 0:
             raise ValueError("negative buffersize in recvmsg")
         if not flags & MSG_ERRQUEUE:
             return self.recv(bufsize, flags), [], flags & MSG_OOB, None
-        report = api.read_error_queue(self.check_open())
+        sk = self.check_open()
+        report = api.read_error_queue(sk)
         body = _SOCK_EXTENDED_ERR.pack(report.errno, report.origin, report.type, report.code, 0, report.info, report.data)
+        offender = report.offender
+        if self.family == AF_INET:
+            body += struct.pack("=HH4s8x", AF_INET, 0, offender)
+        else:
+            body += struct.pack("=HHI16sI", AF_INET6, 0, 0, offender if len(offender) == 16 else MAPPED_PREFIX + offender, 0)
         option = (IPPROTO_IP, IP_RECVERR) if self.family == AF_INET else (IPPROTO_IPV6, IPV6_RECVERR)
-        result = MSG_ERRQUEUE
+        result, peer = MSG_ERRQUEUE, build(self.family, sk.daddr, int.from_bytes(report.payload[2:4], "big"))
         if len(report.payload) > bufsize:
             result |= MSG_TRUNC
         if ancbufsize < _CMSG_HEADER + len(body):
-            return report.payload[:bufsize], [], result | MSG_CTRUNC, None
-        return report.payload[:bufsize], [(*option, body)], result, None
+            return report.payload[:bufsize], [], result | MSG_CTRUNC, peer
+        return report.payload[:bufsize], [(*option, body)], result, peer
 
     def ioctl(self, request: int) -> int:
         """SIOCINQ (FIONREAD), SIOCOUTQ (TIOCOUTQ), SIOCOUTQNSD: bytes to read, not acknowledged, not sent; SIOCATMARK: 1 before

@@ -11,7 +11,6 @@ Network and host unreachable undo one RTO backoff (RFC 6069): the outage is in t
 from __future__ import annotations
 
 import errno
-from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import close, handshake, mtu, rtt, seq, timers
@@ -71,11 +70,9 @@ ORIGIN_ICMP = 2
 ORIGIN_ICMP6 = 3
 QUEUE_LIMIT = 64  # records kept for MSG_ERRQUEUE
 
-_QUOTE = Struct("!HHI").pack
-
 
 class QueuedError(NamedTuple):
-    """One record of the error queue (struct sock_extended_err), with the first bytes of the segment it is about."""
+    """One record of the error queue (struct sock_extended_err), with the segment it is about as far as that was quoted."""
 
     errno: int
     origin: int
@@ -84,6 +81,7 @@ class QueuedError(NamedTuple):
     info: int
     data: int
     payload: bytes
+    offender: bytes  # address of who reported it
 
 
 def convert4(kind: int, code: int) -> int:
@@ -107,10 +105,12 @@ def convert6(kind: int, code: int) -> tuple[int, bool]:
     return 0, False
 
 
-def error(host: Host, entry: Any, family: int, seq32: int, kind: int, code: int, info: int) -> None:
-    """An ICMP error about a segment of `entry` (Sock, request, TIME-WAIT) that had the sequence number `seq32`.
+def error(host: Host, entry: Any, family: int, quote: bytes, kind: int, code: int, info: int, offender: bytes) -> None:
+    """An ICMP error from `offender` about a segment of `entry` (Sock, request, TIME-WAIT).
 
-    `info`: the MTU of "fragmentation needed" and "packet too big"."""
+    `quote`: the segment from its TCP header on, at least 8 bytes. `info`: the MTU of "fragmentation needed" and
+    "packet too big"."""
+    seq32 = int.from_bytes(quote[4:8], "big")
     if isinstance(entry, Request):
         _half_open(entry, family, seq32, kind, code)
     elif isinstance(entry, Sock) and entry.state != CLOSE:
@@ -118,9 +118,9 @@ def error(host: Host, entry: Any, family: int, seq32: int, kind: int, code: int,
         if entry.state != LISTEN and not entry.snd_una <= number <= entry.snd_nxt:
             host.mib.OutOfWindowIcmps += 1
         elif family == 4:
-            _error4(entry, number, kind, code, info)
+            _error4(entry, number, kind, code, info, quote, offender)
         else:
-            _error6(entry, number, kind, code, info)
+            _error6(entry, number, kind, code, info, quote, offender)
 
 
 def _half_open(req: Request, family: int, seq32: int, kind: int, code: int) -> None:
@@ -135,7 +135,7 @@ def _half_open(req: Request, family: int, seq32: int, kind: int, code: int) -> N
         req.mib.ListenDrops += 1
 
 
-def _error4(sk: Sock, number: int, kind: int, code: int, info: int) -> None:
+def _error4(sk: Sock, number: int, kind: int, code: int, info: int, quote: bytes, offender: bytes) -> None:
     if kind == DEST_UNREACH and code == FRAG_NEEDED:
         if sk.state != LISTEN:
             mtu.reduced(sk, info)
@@ -145,10 +145,10 @@ def _error4(sk: Sock, number: int, kind: int, code: int, info: int) -> None:
         return
     if kind == DEST_UNREACH and code in (NET_UNREACH, HOST_UNREACH):
         revert_backoff(sk, number)
-    _report(sk, number, err, ORIGIN_ICMP, kind, code, info)
+    _report(sk, QueuedError(err, ORIGIN_ICMP, kind, code, info, 0, quote, offender))
 
 
-def _error6(sk: Sock, number: int, kind: int, code: int, info: int) -> None:
+def _error6(sk: Sock, number: int, kind: int, code: int, info: int, quote: bytes, offender: bytes) -> None:
     if kind == PACKET_TOO_BIG6:
         if sk.state != LISTEN and info >= MIN_MTU6:
             mtu.reduced(sk, info)
@@ -158,21 +158,21 @@ def _error6(sk: Sock, number: int, kind: int, code: int, info: int) -> None:
         return
     if kind == DEST_UNREACH6 and code == NO_ROUTE6:
         revert_backoff(sk, number)
-    _report(sk, number, err, ORIGIN_ICMP6, kind, code, info)
+    _report(sk, QueuedError(err, ORIGIN_ICMP6, kind, code, info, 0, quote, offender))
 
 
-def _report(sk: Sock, number: int, err: int, origin: int, kind: int, code: int, info: int) -> None:
-    """End a connection attempt with `err`; keep it for an established one."""
+def _report(sk: Sock, record: QueuedError) -> None:
+    """End a connection attempt with the error; keep it for an established one."""
     if sk.state == SYN_SENT or sk.state == SYN_RECV:
         if sk.recverr:
-            _enqueue(sk, QueuedError(err, origin, kind, code, info, 0, _QUOTE(sk.sport, sk.dport, number & seq.MASK)))
-        close.done_with_error(sk, err)
+            _enqueue(sk, record)
+        close.done_with_error(sk, record.errno)
     elif sk.state != LISTEN:
         if sk.recverr:
-            sk.sk_err = err
+            sk.sk_err = record.errno
             sk.host.wake(sk, POLLERR)
         else:
-            sk.sk_err_soft = err
+            sk.sk_err_soft = record.errno
 
 
 def _enqueue(sk: Sock, record: QueuedError) -> None:

@@ -134,7 +134,7 @@ def errqueue() -> Case:
     case = estab()
     api.setsockopt(case.sk, 0, IP_RECVERR, 1)
     api.sendmsg(case.sk, bytes(10))
-    icmp_err.error(case.world, case.sk, 4, (case.sk.iss + 1) & 0xFFFFFFFF, 3, 1, 0)
+    icmp_err.error(case.world, case.sk, 4, bytes(4) + ((case.sk.iss + 1) & 0xFFFFFFFF).to_bytes(4, "big"), 3, 1, 0, bytes(4))
     return case
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import struct
 from typing import Any
 
 import pytest
@@ -30,6 +31,9 @@ HALF_OPEN4 = {(3, 0), (3, 1), (11, 0), (12, 0)}
 HALF_OPEN6 = {(1, 1), (1, 4), (1, 5), (1, 6), (1, 7), (4, 0), (4, 1), (4, 2)}
 
 
+ROUTER = bytes([192, 0, 2, 1])
+
+
 def number(name: str) -> int:
     return getattr(errno, name) if name else 0
 
@@ -37,7 +41,7 @@ def number(name: str) -> int:
 def inject(world: World, sk: Any, offset: int, kind: int, code: int, info: int = 0, family: int = 4) -> None:
     """An error that quotes the sequence number `offset` behind our ISN."""
     isn = sk.iss if isinstance(sk, Sock) else sk.snt_isn
-    icmp_err.error(world, sk, family, (isn + offset) & 0xFFFFFFFF, kind, code, info)
+    icmp_err.error(world, sk, family, struct.pack("!HHI", sk.sport, sk.dport, (isn + offset) & 0xFFFFFFFF), kind, code, info, ROUTER)
 
 
 def opening(family: int) -> tuple[World, Sock]:
@@ -123,7 +127,7 @@ def test_a_connecting_socket_with_recverr_queues_the_error_with_the_segments_hea
     inject(world, sk, 0, 3, 1)
     assert api.poll(sk) & const.POLLERR
     record = api.read_error_queue(sk)
-    assert (record.errno, record.origin, record.type, record.code, record.info, record.data) == (errno.EHOSTUNREACH, 2, 3, 1, 0, 0)
+    assert (record.errno, record.origin, record.type, record.code, record.info, record.data, record.offender) == (errno.EHOSTUNREACH, 2, 3, 1, 0, 0, ROUTER)
     assert record.payload == sk.sport.to_bytes(2, "big") + (80).to_bytes(2, "big") + (sk.iss & 0xFFFFFFFF).to_bytes(4, "big")
     assert api.take_error(sk) == 0, "reading the queue has cleared it"
 
@@ -145,7 +149,7 @@ def test_errors_for_closed_sockets_and_time_wait_go_unheard() -> None:
     peer.send(".", 1, ack=2, win=511)
     peer.send("F.", 1, ack=2, win=511)
     (block,) = world.table.values()
-    icmp_err.error(world, block, 4, 0, 3, 1, 0)
+    icmp_err.error(world, block, 4, bytes(8), 3, 1, 0, ROUTER)
     inject(world, sk, 2, 3, 1)
     assert (api.take_error(sk), len(world.table), world.mib.OutOfWindowIcmps) == (0, 1, 0)
 

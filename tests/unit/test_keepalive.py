@@ -161,7 +161,7 @@ def test_tcp_user_timeout_replaces_the_count_but_one_probe_is_sent(timeout: int,
 def test_an_icmp_error_about_a_probe_is_out_of_the_window() -> None:
     world, peer, sk, _ = watched()
     world.advance(1100 * MS)
-    icmp_err.error(world, sk, 4, sk.iss & 0xFFFFFFFF, 3, 1, 0)
+    icmp_err.error(world, sk, 4, bytes(4) + (sk.iss & 0xFFFFFFFF).to_bytes(4, "big"), 3, 1, 0, bytes(4))
     assert world.mib.OutOfWindowIcmps == 1
     world.advance(5 * SECOND)
     assert api.take_error(sk) == errno.ETIMEDOUT
@@ -171,7 +171,7 @@ def test_an_icmp_error_about_a_probe_is_out_of_the_window() -> None:
 def test_an_icmp_error_inside_the_window_is_the_reason_given_at_the_end() -> None:
     world, _, sk, _ = watched()
     world.advance(1100 * MS)
-    icmp_err.error(world, sk, 4, (sk.iss + 1) & 0xFFFFFFFF, 3, 1, 0)
+    icmp_err.error(world, sk, 4, bytes(4) + ((sk.iss + 1) & 0xFFFFFFFF).to_bytes(4, "big"), 3, 1, 0, bytes(4))
     world.advance(5 * SECOND)
     assert api.take_error(sk) == errno.EHOSTUNREACH
 

@@ -21,6 +21,7 @@ from pytcp.sockets.address import SockAddr
 from pytcp.sockets.open import TrioStack
 from pytcp.sockets.socket import (
     IP_RECVERR,
+    IPV6_RECVERR,
     MSG_ERRQUEUE,
     MSG_OOB,
     MSG_TRUNC,
@@ -39,6 +40,7 @@ from pytcp.tcp.const import ESTABLISHED, LISTEN, MSG_PEEK
 
 A4, B4 = "10.0.0.1", "10.0.0.2"
 NOBODY4 = "10.0.0.99"
+NOBODY6 = "fd00::99"
 A6, B6 = "fd00::1", "fd00::2"
 PORT = 7000
 MS = 1_000_000
@@ -281,22 +283,36 @@ def test_a_listener_has_no_queues_to_count(two: Two) -> None:
     assert listener.ioctl(SIOCATMARK) == 0
 
 
-def test_an_icmp_error_is_kept_for_recverr_with_the_ports_it_was_about(two: Two) -> None:
-    client = two.a.socket()
-    client.setsockopt(stdlib.IPPROTO_IP, IP_RECVERR, 1)
+OFFENDER4 = struct.pack("=HH4s8x", stdlib.AF_INET, 0, stdlib.inet_aton(A4))
+OFFENDER6 = struct.pack("=HHI16sI", stdlib.AF_INET6, 0, 0, stdlib.inet_pton(stdlib.AF_INET6, A6), 0)
+
+
+@pytest.mark.parametrize(
+    ("family", "nobody", "level", "option", "origin", "kind", "code", "offender"),
+    [
+        (stdlib.AF_INET, NOBODY4, stdlib.IPPROTO_IP, IP_RECVERR, 2, 3, 1, OFFENDER4),
+        (stdlib.AF_INET6, NOBODY6, stdlib.IPPROTO_IPV6, IPV6_RECVERR, 3, 1, 3, OFFENDER6),
+    ],
+)
+def test_an_icmp_error_is_kept_for_recverr_with_what_it_was_about_and_who_sent_it(
+    two: Two, family: int, nobody: str, level: int, option: int, origin: int, kind: int, code: int, offender: bytes
+) -> None:
+    client = two.a.socket(family)
+    client.setsockopt(level, option, 1)
     with fails(errno.EAGAIN):
         client.recvmsg(100, 100, MSG_ERRQUEUE)
     with pytest.raises(BlockingIOError):
-        client.connect((NOBODY4, PORT))
+        client.connect((nobody, PORT))
     source = client.getsockname()[1]
     two.run(ms=5000)
     assert client.poll() & select.POLLERR
-    data, control, flags, _ = client.recvmsg(4, 100, MSG_ERRQUEUE)
+    data, control, flags, address = client.recvmsg(4, 100, MSG_ERRQUEUE)
     assert data == struct.pack("!HH", source, PORT)
     assert flags == MSG_ERRQUEUE | MSG_TRUNC
-    ((level, kind, body),) = control
-    assert (level, kind) == (stdlib.IPPROTO_IP, IP_RECVERR)
-    assert struct.unpack("=IBBBBII", body[:16]) == (errno.EHOSTUNREACH, 2, 3, 1, 0, 0, 0)
+    assert address is not None
+    assert address[:2] == (nobody, PORT)
+    error = struct.pack("=IBBBBII", errno.EHOSTUNREACH, origin, kind, code, 0, 0, 0)
+    assert control == [(level, option, error + offender)]
 
 
 # --- notices ---
