@@ -16,11 +16,12 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from typing import Any
 import trio
 
 from pytcp.lab import peer, services
+from pytcp.lab.netns import uninterrupted
 from pytcp.lab.testbed import Testbed
 from pytcp.lab.wired import open_wired
 from pytcp.link.emulator import Impairment
@@ -140,6 +142,17 @@ class BoundedWriter(PcapngWriter):
             super().packet(interface, time_ns, parts, length, direction, comments)
 
 
+@contextlib.contextmanager
+def data_folder() -> Iterator[Path]:
+    """A temporary folder. Its removal is not interrupted: who presses Ctrl-C twice would else keep a hundred megabytes."""
+    folder = Path(tempfile.mkdtemp(prefix="pytcp-demo-"))
+    try:
+        yield folder
+    finally:
+        with uninterrupted():
+            shutil.rmtree(folder)
+
+
 class MainJob:
     """Runs it. `progress` is told what is going on and, where that is known, what share of it is done."""
 
@@ -154,8 +167,7 @@ class MainJob:
     def run(self) -> Report:
         """Do it all. Raises OSError when there can be no testbed or no capture; what fails later is in the report."""
         start = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="pytcp-demo-") as folder:
-            self.folder = Path(folder)
+        with data_folder() as self.folder:
             self.progress("making the data", None)
             for number, (name, size) in enumerate((("clean", self.sizes.clean), ("impaired", self.sizes.impaired))):
                 (self.folder / name).write_bytes(random.Random(self.seed * 2 + number).randbytes(size))

@@ -44,7 +44,7 @@ class TestbedError(OSError):
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C and SIGTERM back for the length of a `with` block that must not be left half done.
+    """Hold Ctrl-C, SIGTERM and SIGHUP back for the length of a `with` block that must not be left half done.
 
     They are delivered, once, when it ends. Only the main thread gets signals, so elsewhere this does nothing."""
     if threading.current_thread() is not threading.main_thread():
@@ -53,7 +53,7 @@ def uninterrupted() -> Iterator[None]:
     came: list[int] = []
     before: dict[int, Any] = {}
     try:
-        for signum in (signal.SIGINT, signal.SIGTERM):
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             handler = signal.getsignal(signum)
             if handler is not None:  # else it was set outside of Python and could not be put back
                 before[signum] = handler

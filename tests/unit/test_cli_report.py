@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
+import signal
 import sys
 import tomllib
 from pathlib import Path
@@ -22,7 +24,7 @@ from pytcp.cli.doctor import verdict as doctors_verdict
 from pytcp.lab import machine
 from pytcp.lab.machine import MISSING, OK, OPTIONAL, Check, examine, tun_device
 from pytcp.lab.mainjob import Check as Finding
-from pytcp.lab.mainjob import MainJob, Report, Sizes, Transfer
+from pytcp.lab.mainjob import MainJob, Report, Sizes, Transfer, data_folder
 
 
 def printed(renderable: Any) -> str:
@@ -138,6 +140,20 @@ def test_ctrl_c_is_not_a_failed_check() -> None:
     with pytest.raises(KeyboardInterrupt):
         trio.run(main)
     assert not job.report.checks
+
+
+def test_a_second_ctrl_c_waits_until_the_demos_data_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    remove = shutil.rmtree
+
+    def interrupted(path: Path) -> None:
+        signal.raise_signal(signal.SIGINT)
+        remove(path)
+
+    monkeypatch.setattr("shutil.rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt), data_folder() as folder:
+        (folder / "clean").write_bytes(bytes(1000))
+        raise KeyboardInterrupt
+    assert not folder.exists()
 
 
 def test_the_benchmarks_ratios_are_ours_over_theirs() -> None:
