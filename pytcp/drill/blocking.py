@@ -18,7 +18,7 @@ class Sleeper:
     """A call under way."""
 
     def __init__(self, calling: Callable[..., Any], args: tuple[Any, ...], now: Callable[[], int]) -> None:
-        self.pending = Pending()
+        self.pending = Pending(began_ns=now())
         self._now = now
         self._generator: Waits | None = None
         try:

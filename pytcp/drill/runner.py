@@ -169,6 +169,11 @@ class Runner:
         self.base_ns = self.target.now()
         self.chain_ns = None
 
+    def _called(self, pending: Pending) -> None:
+        """A call is made. Time counts from its start: it takes next to none, and on a busy machine we hear late of its end."""
+        self.base_ns = pending.began_ns
+        self.chain_ns = None
+
     def _check_limit(self, until_ns: int, where: Where | None = None) -> None:
         if until_ns > self.limit_ns:
             raise Mismatch(f"the script wants to go on until {seconds(until_ns)} s, the limit is {self.setup.timeout_s:g} s (--timeout)", where)
@@ -206,25 +211,24 @@ class Runner:
             prepared = self.calls.prepare(event)
             pending = self.target.begin(prepared.function, *prepared.args)
         except OSError as error:
-            pending = Pending(True, None, error, self.target.now())
+            pending = Pending(True, None, error, self.target.now(), self.target.now())
         except (ValueError, TypeError, OverflowError) as error:
             # what C would cut down to size Python's sockets refuse to pass on
             raise ScriptError(f"arguments that cannot be passed on: {error}", event.where) from None
-        started = self.target.now()
         when = event.when
         if when.until_ns is None:
             if not pending.done:
-                self.target.wait(started + self.target.patience_ns, lambda: pending.done)
+                self.target.wait(pending.began_ns + self.target.patience_ns, lambda: pending.done)
             if not pending.done:
                 raise Mismatch("the call blocks, and the script does not say so (T...E)", event.where)
             self.calls.verify(event, prepared, pending)
-            self._passed()
+            self._called(pending)
             return
         due = when.until_ns + (self.base_ns if when.until_relative else 0)
         self._check_limit(due, event.where)
         assert prepared is not None or pending.done
         base = self.base_ns
-        self._passed()
+        self._called(pending)
         if pending.done:
             self._check_end(event, pending, due, base)
             self.calls.verify(event, prepared, pending)

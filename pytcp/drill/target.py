@@ -63,6 +63,7 @@ class Pending:
     done: bool = False
     value: Any = None
     error: OSError | None = None
+    began_ns: int = 0
     ended_ns: int = 0
 
 

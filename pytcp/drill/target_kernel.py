@@ -95,6 +95,8 @@ class KernelTarget:
         interval = sys.getswitchinterval()
         self._stack.callback(sys.setswitchinterval, interval)
         sys.setswitchinterval(SWITCH_S)
+        if _urgent():
+            self._stack.callback(_ordinary)
         self._worker = Worker(self._ring, self.now)
 
     def _open_tun(self) -> None:
@@ -216,7 +218,7 @@ class KernelTarget:
 
     def begin(self, function: Callable[..., Any], *args: Any) -> Pending:
         if function in self.calls.quick:
-            pending = Pending()
+            pending = Pending(began_ns=self.now())
             try:
                 pending.value = function(*args)
             except OSError as error:
@@ -258,6 +260,23 @@ class KernelTarget:
         return unpack_info(raw)
 
 
+def _urgent() -> bool:
+    """The calling thread goes before others, so that a busy machine does not make the script late. Whether it was let."""
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:
+        return False
+    try:
+        # programs we start are not to inherit it
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except OSError:
+        return False
+    return True
+
+
+def _ordinary() -> None:
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
 def _short(text: str) -> str:
     return " ".join(text.split())[:200]
 
@@ -289,11 +308,12 @@ class Worker:
         self._thread.start()
 
     def begin(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Pending:
-        pending = Pending()
+        pending = Pending(began_ns=self._now())
         self._jobs.put((pending, function, args))
         return pending
 
     def _work(self) -> None:
+        _urgent()
         while (job := self._jobs.get()) is not None:
             pending, function, args = job
             try:
