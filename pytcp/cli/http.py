@@ -102,9 +102,11 @@ async def _get(net: network.Network, url: str, target: _Output, fields: list[tup
     from pytcp.sockets.http import HttpError
     from pytcp.sockets.http import get as fetch
 
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=Console(stderr=True), transient=quiet, disable=quiet
-    )
+    errors = Console(stderr=True)
+    off = quiet or not errors.is_terminal  # a log wants no bar, least of all a half-drawn one
+    # an address in brackets is no markup
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bar = Progress(*columns, console=errors, disable=off)
     task = bar.add_task(url, total=None)
 
     def progress(done: int, total: int | None) -> None:
