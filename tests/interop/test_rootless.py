@@ -10,6 +10,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -29,15 +30,31 @@ from .exchange import duplex, pair
 pytestmark = pytest.mark.tap
 
 NOBODY = 65534
+PROGRAM = """
+import trio
+
+async def main():
+    with trio.fail_after(10):
+        while True:
+            try:
+                stream = await trio.open_tcp_stream("10.99.0.1", 7000)
+                break
+            except OSError:
+                await trio.sleep(0.1)
+        await stream.send_all(b"hello")
+        print((await stream.receive_some()).decode())
+
+trio.run(main)
+"""
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def as_nobody(arguments: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+def as_nobody(arguments: list[str], outside: tuple[str, ...] = (), **options: object) -> subprocess.CompletedProcess[str]:
     paths = [str(Path(pytcp.__file__).parents[1]), *(path for path in sys.path if path.endswith("site-packages"))]
     env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp", "PYTHONPATH": ":".join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
     prefix = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     return subprocess.run(  # type: ignore[call-overload,no-any-return]
-        [*prefix, *arguments], env=env, cwd="/", capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False, **options
+        [*outside, *prefix, *arguments], env=env, cwd="/", capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False, **options
     )
 
 
@@ -56,8 +73,8 @@ def nobody() -> Run:
     if reason := allowed.stdout.strip():
         pytest.skip(reason)
 
-    def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-        return as_nobody([python, "-m", "pytcp", *arguments], **options)
+    def run(*arguments: str, outside: tuple[str, ...] = (), **options: object) -> subprocess.CompletedProcess[str]:
+        return as_nobody([python, "-m", "pytcp", *arguments], outside, **options)
 
     return run
 
@@ -90,14 +107,28 @@ def test_an_ordinary_user_exchanges_data_with_a_program_at_the_peer(nobody: Run)
     assert served.stdout == "hello", served.stderr
 
 
-def test_files_an_ordinary_user_makes_belong_to_that_user(nobody: Run, tmp_path: Path) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:3]):
-        folder.chmod(0o755)
-    os.chown(tmp_path, NOBODY, NOBODY)
-    capture = tmp_path / "file.pcapng"
-    done = nobody("ping", "-c", "1", "--pcap", str(capture))
-    assert done.returncode == 0, done.stderr
-    assert capture.stat().st_uid == NOBODY
+def test_files_an_ordinary_user_makes_belong_to_that_user(nobody: Run) -> None:
+    # pytest's own folders are closed to others
+    with tempfile.TemporaryDirectory() as folder:
+        os.chown(folder, NOBODY, NOBODY)
+        capture = Path(folder) / "file.pcapng"
+        done = nobody("ping", "-c", "1", "--pcap", str(capture))
+        assert done.returncode == 0, done.stderr
+        assert capture.stat().st_uid == NOBODY
+
+
+def test_an_ordinary_user_runs_a_program_on_the_stack_and_may_have_a_tap(nobody: Run) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "program.py"
+        program.write_text(PROGRAM)
+        os.chmod(folder, 0o755)
+        peer = "python3 -c \"import socket; s = socket.create_server(('10.99.0.1', 7000)); c = s.accept()[0]; c.sendall(c.recv(100).upper())\""
+        done = nobody("run", "--peer", peer, str(program))
+        assert (done.returncode, done.stdout) == (0, "HELLO\n"), done.stderr
+    # a node of the usual mode, seen in a mount namespace only
+    mount = 'mount -t tmpfs -o dev tmpfs /dev/net && mknod -m 666 /dev/net/tun c 10 200 && exec "$@"'
+    opened = nobody("doctor", outside=("unshare", "--mount", "sh", "-c", mount, "sh"))
+    assert "made, over a TAP" in opened.stdout
 
 
 @pytest.mark.parametrize("carrier", ["tap", "veth"])
