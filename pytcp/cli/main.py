@@ -101,7 +101,7 @@ def _interrupted(error: BaseException) -> bool:
 
 
 def _terminate(signum: int, frame: Any) -> None:
-    """SIGTERM, as if it were Ctrl-C: trio's handler knows where an interruption does no harm."""
+    """SIGTERM and SIGHUP, as if they were Ctrl-C: trio's handler knows where an interruption does no harm."""
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler):
         raise KeyboardInterrupt
@@ -116,8 +116,10 @@ def expected(error: BaseException) -> bool:
 
 
 def run_command(command: click.Command, name: str) -> int:
-    """Run a command line to its exit status; SIGTERM cleans up as Ctrl-C does, errors of the world are one line."""
+    """Run a command line to its exit status; SIGTERM and SIGHUP clean up as Ctrl-C does, errors of the world are one line."""
     signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
+        signal.signal(signal.SIGHUP, _terminate)
     try:
         status = command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:

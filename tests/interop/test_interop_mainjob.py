@@ -38,7 +38,7 @@ def test_the_main_job_in_small(program: Program, tmp_path: Path) -> None:
         assert len(read.stdout.splitlines()) == report.pcap_packets
 
 
-SIGNALS = [signal.SIGINT, signal.SIGTERM]
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
 @pytest.mark.parametrize("signum", SIGNALS, ids=lambda signum: signum.name)

@@ -25,7 +25,6 @@ class CongestionControl:
     has_cong_control = False  # cong_control() replaces PRR and cong_avoid()
     has_min_tso_segs = False  # min_tso_segs() replaces the sysctl
     sndbuf_factor = 2  # sndbuf in congestion windows
-    restricted = False  # not offered to every program by default
 
     def init(self, sk: Sock) -> None:
         """The connection becomes established (or switches to this algorithm)."""
@@ -68,7 +67,7 @@ class CongestionControl:
         return sk.sysctl.tcp_min_tso_segs
 
     def info(self, sk: Sock) -> dict[str, int]:
-        """What `ss -i` shows beside the common fields."""
+        """What TCP_CC_INFO tells of it, by field name."""
         return {}
 
 
