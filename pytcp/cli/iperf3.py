@@ -126,7 +126,7 @@ async def _client(net: network.Network, host: str, settings: Settings, port: int
     except (Iperf3Error, OSError) as error:
         text = f"unable to connect to server: {error.strerror}" if isinstance(error, OSError) else str(error)
         if as_json:
-            _print({"start": {}, "intervals": [], "end": {}, "error": text})
+            _print(getattr(error, "tree", None) or {"start": {"connected": []}, "intervals": [], "end": {}, "error": text})
             return 1
         raise click.ClickException(f"iperf3: {text}") from error
     if as_json:

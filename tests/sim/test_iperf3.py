@@ -154,8 +154,12 @@ def test_a_server_that_is_stopped_in_the_middle_says_so() -> None:
 
         async with trio.open_nursery() as nursery:
             await nursery.start(serve_a_while)
-            with pytest.raises(Iperf3Error, match=r"the server has terminated|Connection reset by peer"):
+            with pytest.raises(Iperf3Error, match=r"the server has terminated|Connection reset by peer") as caught:
                 await measure(two, Server(), Settings(duration=5, bitrate=8 << 20))
+            tree = caught.value.tree
+            assert tree is not None
+            assert tree["error"] == str(caught.value)
+            assert (len(tree["start"]["connected"]), len(tree["intervals"]), tree["end"]) == (1, 1, {})
         assert two.a.net.now() < 2_000_000_000
 
     simulate(program)
@@ -174,6 +178,27 @@ def test_a_cancelled_client_says_so_and_the_server_takes_the_next_one() -> None:
             tree = await measure(two, server, Settings(amount=MIB))
             nursery.cancel_scope.cancel()
         assert tree["end"]["sum_received"]["bytes"] == MIB
+
+    simulate(program)
+
+
+def test_a_client_that_vanishes_does_not_keep_the_server_busy() -> None:
+    async def program(two: World) -> None:
+        said: list[str] = []
+        server = Server(say=said.append, interval=0)
+        async with trio.open_nursery() as nursery:
+            await serving(two, nursery, server)
+
+            async def vanishing() -> None:
+                await measure(two, server, Settings(duration=2000, bitrate=8 << 20))
+
+            nursery.start_soon(vanishing)
+            await trio.sleep(10)
+            two.link_a.close()
+            with trio.fail_after(300):
+                await server.finished.wait()
+            assert said[-1] == "iperf3: error - idle timeout for receiving data"
+            nursery.cancel_scope.cancel()
 
     simulate(program)
 

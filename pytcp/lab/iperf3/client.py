@@ -45,8 +45,10 @@ async def run_client(
             report.line(f"Reverse mode, remote host {host} is sending")
         try:
             return await _test(connect, host, port, settings, report, control, cookie, streams)
-        except trio.BrokenResourceError as exc:
-            raise Iperf3Error(f"control connection: {exc}") from exc
+        except (Iperf3Error, trio.BrokenResourceError) as exc:
+            error = exc if isinstance(exc, Iperf3Error) else Iperf3Error(f"control connection: {exc}")
+            error.tree = report.tree(None, "", str(error))
+            raise error from exc.__cause__
         except BaseException as exc:
             if not isinstance(exc, Exception):  # cancelled, or Ctrl-C
                 with trio.move_on_after(0.2, shield=True), suppress(trio.BrokenResourceError):

@@ -65,7 +65,11 @@ class State(enum.IntEnum):
 
 
 class Iperf3Error(Exception):
-    """The other side does not speak iperf3, refuses, or went away in the middle."""
+    """The other side does not speak iperf3, refuses, or went away in the middle.
+
+    tree: of a client's test, what `-J` shows of it as far as it went."""
+
+    tree: dict[str, Any] | None = None
 
 
 @dataclass

@@ -19,7 +19,8 @@ from .protocol import COOKIE_SIZE, E_CONGESTION, E_NOT_IMPLEMENTED, E_PARAMETERS
 from .report import BAR, Report
 from .session import Session, configure, congestion_of
 
-SETUP = 30.0  # seconds a client may take from its cookie to its last data connection
+SETUP = 30.0  # seconds a client may take from its cookie to its last data connection, and for the results
+IDLE = 120.0  # seconds without a byte after which a client is given up, as iperf3's --rcv-timeout
 
 Stream = trio.abc.HalfCloseableStream
 
@@ -161,22 +162,33 @@ class Server:
         await control.say(State.TEST_RUNNING)
 
         async def over() -> None:
-            await control.expect(State.TEST_END)
+            before = -1
+            while (now := session.moved()) != before:
+                before = now
+                with trio.move_on_after(IDLE):
+                    await control.expect(State.TEST_END)
+                    return
+            raise Iperf3Error("idle timeout for receiving data")
 
         await session.run(over, drain=True)
         report.summary(None)
         congestion = congestion_of(session.flows)
         test.over.set()  # closes the data connections: an iperf3 that receives may be waiting for the rest of a block
-        await control.say(State.EXCHANGE_RESULTS)
-        theirs = Results.decode(await control.receive_json())
-        output = "\n".join(report.lines) + "\n" if settings.server_output else ""
-        await control.send_json(Results(session.results(), session.cpu, any(flow.sender for flow in session.flows), congestion, output).encode())
-        await control.say(State.DISPLAY_RESULTS)
-        await control.expect(State.IPERF_DONE)
+        with trio.fail_after(SETUP):
+            theirs = await self._exchange(session, report, control, congestion)
         self.tests += 1
         self.bytes = sum(flow.total for flow in session.flows)
         if self.on_json is not None:
             self.on_json(report.tree(theirs, congestion))
+
+    async def _exchange(self, session: Session, report: Report, control: Control, congestion: str) -> Results:
+        await control.say(State.EXCHANGE_RESULTS)
+        theirs = Results.decode(await control.receive_json())
+        output = "\n".join(report.lines) + "\n" if session.settings.server_output else ""
+        await control.send_json(Results(session.results(), session.cpu, any(flow.sender for flow in session.flows), congestion, output).encode())
+        await control.say(State.DISPLAY_RESULTS)
+        await control.expect(State.IPERF_DONE)
+        return theirs
 
 
 async def _goodbye(stream: Stream) -> None:

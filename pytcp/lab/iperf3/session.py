@@ -278,6 +278,10 @@ class Session:
         self.intervals.append(samples)
         self.on_interval(self.omitting)
 
+    def moved(self) -> int:
+        """Bytes so far, all flows together; something else when anything was moved since it was asked."""
+        return sum(flow.total for flow in self.flows)
+
     def results(self) -> dict[int, Result]:
         """What this side tells the other about its streams."""
         return {flow.ident: Result(flow.total, flow.retransmits if flow.sender else None, self.elapsed) for flow in self.flows}
