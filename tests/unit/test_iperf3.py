@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from trio.testing import memory_stream_pair
 
 from pytcp.lab.iperf3 import COOKIE_SIZE, Iperf3Error, Server, Settings, State
+from pytcp.lab.iperf3.client import _harmless
 from pytcp.lab.iperf3.protocol import Control, Result, Results, new_cookie, stream_number
 from pytcp.lab.iperf3.report import amount, rate
 
@@ -57,6 +61,22 @@ def test_parameters_out_of_range_are_refused(key: str, value: object) -> None:
 def test_results_that_are_none_are_refused(found: dict[str, object]) -> None:
     with pytest.raises(Iperf3Error):
         Results.decode(found)
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=5)
+NAMES = ("tcp", "omit", "time", "num", "parallel", "len", "bandwidth", "congestion", "streams", "id", "bytes", "end_time", "retransmits", "cpu_util_total")
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), JSON | st.lists(st.dictionaries(st.sampled_from(NAMES), JSON), max_size=3)))
+def test_whatever_object_the_other_side_sends_it_is_understood_or_refused(found: dict[str, object]) -> None:
+    for decode in (Settings.decode, Results.decode):
+        with suppress(Iperf3Error):
+            decode(found)
+
+
+def test_what_a_server_printed_cannot_steer_our_terminal() -> None:
+    assert _harmless("50 %\tdone\n\x1b[2J\x9b") == "50 %\tdone\n\ufffd[2J\ufffd"
 
 
 def test_streams_are_numbered_as_iperf3_numbers_them() -> None:

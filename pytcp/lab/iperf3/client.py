@@ -120,8 +120,13 @@ async def _test(
     report.summary(theirs)
     if theirs.output:
         report.line()
-        report.line("Server output:\n" + theirs.output)
+        report.line("Server output:\n" + _harmless(theirs.output))
     report.line()
     report.line("iperf Done.")
     await control.say(State.IPERF_DONE)
     return report.tree(theirs, congestion)
+
+
+def _harmless(text: str) -> str:
+    """Somebody else's text without what would steer a terminal."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
