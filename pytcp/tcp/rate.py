@@ -116,6 +116,7 @@ def gen(sk: Sock, delivered: int, lost: int, is_sack_reneg: bool, rs: AckSample)
     if not rs.prior_us or is_sack_reneg:
         rs.delivered = -1
         rs.interval_us = -1
+        rs.is_app_limited = rs.is_retrans = False
         return
     rs.delivered = sk.delivered - rs.prior_delivered
     rs.delivered_ce = sk.delivered_ce

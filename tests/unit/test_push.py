@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytcp.tcp import const, input, push, sendmsg, xmit
@@ -25,10 +27,10 @@ def lengths(host: FakeHost) -> list[int]:
     return [s.length for s in host.take()]
 
 
-def in_ring(first: int, **fields: object) -> tuple[Sock, FakeHost]:
+def in_ring(first: int, **fields: Any) -> tuple[Sock, FakeHost]:
     """NODELAY, and one packet of `first` bytes waiting in the host's transmit ring."""
     host = FakeHost(complete="manual")
-    sk = established(host, mss=1000, srtt_us=20_000, **fields)  # type: ignore[arg-type]
+    sk = established(host, mss=1000, srtt_us=20_000, **fields)
     nodelay(sk)
     sendmsg.sendmsg(sk, bytes(first))
     assert lengths(host) == [first]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 import pytest
 
@@ -24,10 +25,10 @@ def queued(sk: Sock) -> list[int]:
     return [skb.length for skb in sk.write_queue]
 
 
-def held(mss: int = 1000, **fields: object) -> tuple[Sock, FakeHost]:
+def held(mss: int = 1000, **fields: Any) -> tuple[Sock, FakeHost]:
     """A connection that cannot send: everything written stays in the write queue."""
     host = FakeHost()
-    sk = established(host, mss=mss, **fields)  # type: ignore[arg-type]
+    sk = established(host, mss=mss, **fields)
     sk.snd_cwnd = 0
     return sk, host
 

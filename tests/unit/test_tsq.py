@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytcp.tcp import const, input, sendmsg, timers, tsq, xmit
@@ -13,10 +15,10 @@ from .harness import MS, FakeHost, established, segment
 BASE = 832
 
 
-def sender(rate: int, cwnd: int = 100, **fields: object) -> tuple[Sock, FakeHost]:
+def sender(rate: int, cwnd: int = 100, **fields: Any) -> tuple[Sock, FakeHost]:
     """A host that completes when told; bursts of two segments, at `rate` bytes/s."""
     host = FakeHost(complete="manual")
-    sk = established(host, mss=1000, srtt_us=20_000, **fields)  # type: ignore[arg-type]
+    sk = established(host, mss=1000, srtt_us=20_000, **fields)
     sk.snd_cwnd = cwnd
     sk.pacing_rate = rate
     return sk, host
