@@ -5,17 +5,21 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from griffe2md import write_package_docs
+from griffe2md import ConfigDict, default_config, write_package_docs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 OUT = ROOT / "docs" / "api"
+# names of a module's own, and constants where they are not what the page is about
+FILTERS = ["!^_", "!^[A-Z][A-Z0-9_]*$"]
+CONSTANTS = ("pytcp.link.frame",)
 
 # (module, what it is for), in the order a reader meets them
 MODULES = (
     ("pytcp.sockets.open", "a stack with trio's functions on it; virtual time"),
     ("pytcp.sockets.streams", "streams and listeners"),
     ("pytcp.sockets.socket", "the non-blocking socket"),
-    ("pytcp.sockets.udp", "datagrams"),
+    ("pytcp.sockets.udp", "the non-blocking datagram socket"),
+    ("pytcp.sockets.datagrams", "trio's view of it"),
     ("pytcp.sockets.factory", "unmodified trio programs"),
     ("pytcp.sockets.resolver", "host names"),
     ("pytcp.sockets.http", "the small web server and client"),
@@ -23,6 +27,11 @@ MODULES = (
     ("pytcp.lab.wired", "captures and an emulated wire in front of a stack"),
     ("pytcp.link.frame", "what a device must do"),
     ("pytcp.link.tap", "TAP devices"),
+    ("pytcp.link.tun", "TUN devices: IP without Ethernet"),
+    ("pytcp.link.packet", "packet sockets on a veth"),
+    ("pytcp.link.descriptor", "a device somebody else has opened"),
+    ("pytcp.link.callback", "packets through plain functions"),
+    ("pytcp.sockets.tunnel", "packets through async functions"),
     ("pytcp.link.pipe", "two stacks in one process"),
     ("pytcp.link.emulator", "a wire that loses, delays, reorders"),
     ("pytcp.link.pcapng", "captures"),
@@ -35,6 +44,12 @@ MODULES = (
 )
 
 
+def _config(module: str) -> ConfigDict:
+    config = default_config.copy()
+    config["filters"] = FILTERS[:1] if module in CONSTANTS else FILTERS
+    return config
+
+
 def pages() -> dict[Path, str]:
     """Every page of the reference, by path."""
     made = {}
@@ -44,7 +59,7 @@ def pages() -> dict[Path, str]:
         if not source.with_suffix(".py").exists() and not (source / "__init__.py").exists():
             continue
         path = OUT / f"{module}.md"
-        write_package_docs(module, output=str(path))
+        write_package_docs(module, _config(module), output=str(path))
         made[path] = path.read_text()
         index.append(f"- [{module}]({module}.md): {purpose}")
     made[OUT / "README.md"] = "\n".join(index) + "\n"
