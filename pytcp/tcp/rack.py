@@ -61,9 +61,9 @@ def mark_skb_lost(sk: Sock, skb: Skb) -> None:
     sacked = skb.sacked
     if sacked & SACKED_ACKED:
         return
-    # where the search for lost data may begin; without a hint it begins at the head of the queue
+    # where the search for lost data may begin
     hint = sk.retransmit_hint
-    if skb.seq < hint.seq if hint is not None else sk.retrans_out >= sk.lost_out:
+    if hint is None or skb.seq < hint.seq:
         sk.retransmit_hint = skb
     if not sacked & LOST:
         # R stays where an undo took L away: that retransmission is still out

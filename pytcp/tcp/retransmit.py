@@ -115,7 +115,6 @@ def _mark_all_lost(sk: Sock) -> None:
             # sent too recently to be given up together with the head
             continue
         rack.mark_skb_lost(sk, skb)
-    sk.retransmit_hint = None
     if reneging:
         sk.highest_sack = sk.rtx_queue.head
         sk.recv_sack_cache = None

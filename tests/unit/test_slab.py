@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytcp.tcp import const, input, sendmsg, slab
+from pytcp.tcp import const, input, sendmsg, slab, tso
 
 from .harness import FakeHost, established, segment
 
@@ -107,6 +107,24 @@ def test_memory_is_free_when_its_last_byte_is_acknowledged_and_has_left_the_ring
     assert held.refs == 1, "a clone in the TX ring still shows the bytes"
     host.complete_all()
     assert held.refs == 0
+
+
+def test_a_cut_leaves_each_part_with_the_slabs_its_bytes_lie_in() -> None:
+    sk = established(mss=1000)
+    sk.snd_cwnd = 0
+    sendmsg.sendmsg(sk, bytearray(1500))
+    first = sk.slab
+    first.used = slab.SLAB_SIZE
+    sendmsg.sendmsg(sk, bytearray(1500))
+    second = sk.slab
+    skb = sk.write_queue.head
+    assert skb is not None
+    assert skb.slabs == [first, second]
+    rest = tso.fragment(sk, skb, 1000, 1000)
+    assert (skb.slabs, rest.slabs) == ([first], [first, second])
+    last = tso.fragment(sk, rest, 1000, 1000)
+    assert (rest.slabs, last.slabs) == ([first, second], [second])
+    assert (first.refs, second.refs) == (2, 2 + 1), "the second is still being filled"
 
 
 def test_a_stream_of_copied_writes_does_not_hold_on_to_old_slabs() -> None:
