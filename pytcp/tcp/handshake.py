@@ -156,7 +156,6 @@ def _take_options(sk: Sock, seg: Segment, saw_tstamp: bool) -> None:
         sk.tcp_header_len = TCP_HEADER + TSTAMP_ALIGNED
     else:
         sk.rcv_tsval = sk.rcv_tsecr = 0
-        sk.tcp_header_len = TCP_HEADER
 
 
 def _take_number(sk: Sock, seg: Segment) -> None:
@@ -173,7 +172,9 @@ def _syn_ack(sk: Sock, seg: Segment, saw_tstamp: bool) -> None:
     _take_number(sk, seg)
     sk.snd_wl1 = sk.irs
     undo_spurious_syn(sk)
+    # (the first pacing rate still leaves room for the timestamps we offered)
     ack.tcp_ack(sk, seg, FLAG_SLOWPATH)
+    _settle_header(sk)
     # the window of a SYN is never scaled (RFC 7323 §2.2)
     sk.snd_wnd = seg.window
     if sk.max_window < seg.window:
@@ -203,6 +204,11 @@ def _delay_third_ack(sk: Sock) -> None:
     timers.touch(sk, when)
 
 
+def _settle_header(sk: Sock) -> None:
+    if not sk.tstamp_ok:
+        sk.tcp_header_len = TCP_HEADER
+
+
 def _settle_scale(sk: Sock) -> None:
     if not sk.wscale_ok:
         sk.snd_wscale = sk.rcv_wscale = 0
@@ -217,6 +223,7 @@ def _crossing_syn(sk: Sock, seg: Segment, saw_tstamp: bool) -> None:
     sk.copied_seq = sk.rcv_nxt
     sk.snd_wnd = sk.max_window = seg.window
     sk.snd_wl1 = sk.irs
+    _settle_header(sk)
     _settle_scale(sk)
     ecn.rcv_syn(sk, seg)
     mtu.sync_mss(sk, sk.pmtu_cookie)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pytcp.tcp import const, input, pacing, sendmsg, timers
+from pytcp.tcp import const, handshake, input, pacing, sendmsg, timers
 from pytcp.tcp.sock import NEVER, Sock
 from pytcp.tcp.sockopt import setsockopt
 
-from .harness import MS, FakeHost, established, segment
+from .harness import MS, FakeHost, established, make_sock, segment
 
 SOL_SOCKET, SO_MAX_PACING_RATE = 1, 47
 
@@ -141,3 +141,22 @@ def test_retransmissions_are_paced() -> None:
     assert host.sent == []
     host.advance(16 * MS)
     assert [(s.seq, s.t_ns - start) for s in host.sent] == [(1, 5 * MS), (1001, 15 * MS)]
+
+
+@pytest.mark.parametrize(("timestamps", "rate"), [(False, 5_483_809), (True, 5_483_809)])
+def test_the_first_rate_of_an_active_open_leaves_room_for_timestamps_whether_agreed_or_not(timestamps: bool, rate: int) -> None:
+    """Measured: RTT 5281 us, MSS 1460, IW10 gave 5,483,809 bytes/s without timestamps: 1448·10·2/RTT."""
+    host = FakeHost()
+    sk = make_sock(host, saddr=b"\x0a\0\0\1", daddr=b"\x0a\0\0\2", sport=1, dport=2, state=const.SYN_SENT)
+    host.route(sk)
+    sk.dst.advmss = 1460
+    handshake.connect(sk)
+    host.advance(5_281_000)
+    seg = segment(sk, const.SYN | const.ACK, ack=1, window=65_535)
+    seg.mss, seg.wscale, seg.sack_perm = 1460, 7, True
+    if timestamps:
+        seg.saw_tstamp, seg.tsval, seg.tsecr = True, 7, (sk.retrans_stamp + sk.ts_offset) & 0xFFFFFFFF
+    input.receive(sk, seg)
+    assert sk.state == const.ESTABLISHED
+    assert (sk.mss_cache, sk.tcp_header_len) == ((1448, 32) if timestamps else (1460, 20))
+    assert sk.pacing_rate == rate
