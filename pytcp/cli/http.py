@@ -71,10 +71,13 @@ def get(where: network.Where, url: str, output: str | None, resume: bool, span: 
     Example:
       pytcp http get http://10.99.0.1:8000/file --peer 'python3 -m http.server -d /srv'
     """
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname:
-        raise click.BadParameter("it must look like http://10.99.0.1:8080/path", param_hint="URL")
-    output = output or os.path.basename(parts.path) or "index.html"
+    from pytcp.sockets.http.client import split_url
+
+    try:
+        split_url(url)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; it must look like http://10.99.0.1:8080/path", param_hint="URL") from error
+    output = output or os.path.basename(urlsplit(url).path) or "index.html"
     if resume and (span is not None or output == "-"):
         raise click.UsageError("--continue needs a file, and takes its range from it.")
     if span is not None and not re.fullmatch(r"\d+-\d*|-\d+", span):
@@ -90,7 +93,7 @@ def get(where: network.Where, url: str, output: str | None, resume: bool, span: 
 
 def _field(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
-    if not colon or not name.strip():
+    if not colon or not name.strip() or not text.isprintable():
         raise click.BadParameter(f"{text!r} is not like 'Name: value'", param_hint="--header")
     return name.strip(), value.strip()
 

@@ -103,7 +103,7 @@ def _interrupted(error: BaseException) -> bool:
 def _terminate(signum: int, frame: Any) -> None:
     """SIGTERM and SIGHUP, as if they were Ctrl-C: trio's handler knows where an interruption does no harm."""
     handler = signal.getsignal(signal.SIGINT)
-    if not callable(handler):
+    if not callable(handler):  # a program under `pytcp run` has changed it
         raise KeyboardInterrupt
     handler(signal.SIGINT, frame)
 
@@ -117,6 +117,11 @@ def expected(error: BaseException) -> bool:
 
 def run_command(command: click.Command, name: str) -> int:
     """Run a command line to its exit status; SIGTERM and SIGHUP clean up as Ctrl-C does, errors of the world are one line."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # A background job of a script. Ctrl-C stays unheard, being blocked; the handler is there for the others below, who
+        # could not end trio's loop in good order without it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _terminate)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
         signal.signal(signal.SIGHUP, _terminate)
@@ -141,4 +146,11 @@ def run_command(command: click.Command, name: str) -> int:
 
 def main() -> NoReturn:
     """The `pytcp` command."""
-    sys.exit(run_command(cli, "pytcp"))
+    try:
+        status = run_command(cli, "pytcp")
+    except KeyboardInterrupt:  # once more, while the first was obeyed
+        status = 130
+    finally:
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(signum, signal.SIG_IGN)
+    sys.exit(status)

@@ -64,8 +64,8 @@ def ports(text: str) -> tuple[int, ...]:
 @click.option("-u", "--udp", is_flag=True, help="Datagrams instead of a connection.")
 @click.option("-z", "--zero", is_flag=True, help="Only see whether somebody listens; PORT may be a range like 20-25.")
 @click.option("-v", "--verbose", is_flag=True, help="Say on standard error who is connected.")
-@click.option("-w", "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up on connecting, and on a silent connection, after this long.")
-@click.option("-q", "--quit", "quit_after", type=click.FloatRange(0), metavar="SECONDS", help="End so long after the end of standard input.")
+@click.option("-w", "--timeout", type=network.Seconds(0), metavar="SECONDS", help="Give up on connecting, and on a silent connection, after this long.")
+@click.option("-q", "--quit", "quit_after", type=network.Seconds(0), metavar="SECONDS", help="End so long after the end of standard input.")
 @click.option("--tls", is_flag=True, help="TLS over the connection.")
 @click.option("--no-verify", is_flag=True, help="With --tls: do not verify the server's certificate.")
 @click.option("--name", metavar="NAME", help="With --tls: the name in the server's certificate.  [default: HOST]")
@@ -215,7 +215,9 @@ async def _secured(stream: trio.abc.Stream, options: Options) -> trio.abc.Stream
 
 
 async def _copy(stream: trio.abc.HalfCloseableStream, options: Options) -> None:
-    """Both ways until the peer ends, nothing happens for too long, or standard input has ended long enough ago."""
+    """Both ways until both have ended, nothing happens for too long, or standard input has ended long enough ago.
+
+    The peer's end is enough over TLS, which has no halves, and where somebody would have to type to learn of it."""
     import trio
 
     async with stream:
@@ -236,7 +238,8 @@ async def _copy(stream: trio.abc.HalfCloseableStream, options: Options) -> None:
             alive()
             nursery.start_soon(outward)
             await receive_file(carrier, 1, alive)
-            scope.cancel()
+            if options.tls or os.isatty(0):
+                scope.cancel()
         if options.tls:
             with trio.move_on_after(1), suppress(trio.BrokenResourceError):
                 await carrier.aclose()
@@ -246,7 +249,7 @@ async def send_file(stream: trio.abc.SendStream, fd: int, alive: Callable[[], No
     """Send what can be read from a descriptor, then shut down sending where the stream can do that."""
     import trio
 
-    # A thread, because files and terminals cannot all be waited for; it is left behind if the peer ends first.
+    # A thread, because files and terminals cannot all be waited for; it is left behind when there is nobody to send to any more.
     while data := await trio.to_thread.run_sync(os.read, fd, CHUNK, abandon_on_cancel=True):
         await stream.send_all(data)
         alive()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import ipaddress
+import math
 import os
 import socket
 import subprocess
@@ -24,6 +26,16 @@ if TYPE_CHECKING:
 PATIENCE = 3.0
 LAST_WORDS = 0.3  # seconds a --peer program has to end by itself when the command is done
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Seconds(click.FloatRange):
+    """A finite number of seconds."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a number of seconds", param, ctx)
+        return number
 
 
 @dataclass(frozen=True)
@@ -46,6 +58,10 @@ def options(command: F) -> F:
             raise click.UsageError("--address and --gateway go with --tap; a testbed has its own.")
         if tap is not None and not address:
             raise click.UsageError("--tap needs an --address, like --address 10.0.0.2/24.")
+        for text in address:
+            _check(ipaddress.ip_interface, text, "--address", "10.0.0.2/24", whole="/" in text)
+        for text in gateway:
+            _check(ipaddress.ip_address, text, "--gateway", "10.0.0.1")
         if tap is not None and tap.startswith("fd:") and not tap[3:].isdecimal():
             raise click.UsageError(f"--tap {tap!r} is not like fd:5.")
         if tap is not None and peer is not None:
@@ -63,6 +79,15 @@ def options(command: F) -> F:
         decorated = option(decorated)
     result: F = decorated
     return result
+
+
+def _check(kind: Callable[[str], Any], text: str, option: str, example: str, *, whole: bool = True) -> None:
+    try:
+        if whole and not kind(text).is_multicast:
+            return
+    except ValueError:
+        pass
+    raise click.BadParameter(f"{text!r} is not like {example}.", param_hint=option)
 
 
 @dataclass(frozen=True)
@@ -90,12 +115,16 @@ class Network:
 
     async def connect(self, host: str, port: int, prepare: Callable[[Socket], object] | None = None) -> TcpStream:
         """`open_tcp_stream`, waiting for a server that --peer is only starting."""
+        from socket import gaierror
+
         import trio
 
         deadline = trio.current_time() + self.patience
         while True:
             try:
                 return await self.stack.open_tcp_stream(host, port, prepare=prepare)
+            except gaierror as error:
+                raise click.ClickException(f"{host}: {error.strerror}") from error
             except OSError:
                 if trio.current_time() >= deadline:
                     raise
@@ -136,7 +165,12 @@ def _place(where: Where) -> Iterator[tuple[Link, Testbed | None, tuple[str, ...]
 
         if where.tap not in (name for _, name in socket.if_nameindex()):
             raise click.ClickException(f"no TAP device {where.tap!r}; make one: ip tuntap add {where.tap} mode tap vnet_hdr && ip link set {where.tap} up")
-        yield Tap(where.tap), None, where.address
+        try:
+            tap = Tap(where.tap)
+        except OSError as error:
+            reason = {errno.EBUSY: "another program has it", errno.EINVAL: "it is not a TAP"}.get(error.errno or 0, error.strerror)
+            raise click.ClickException(f"{where.tap}: {reason}") from error
+        yield tap, None, where.address
         return
     from pytcp.lab import rootless
     from pytcp.lab.testbed import Testbed

@@ -72,9 +72,9 @@ def statistics(host: str, sent: int, answers: list[Ping], seconds: float) -> lis
 @network.options
 @click.argument("host", required=False)
 @click.option("-c", "--count", default=4, show_default=True, type=click.IntRange(1), help="Requests to send.")
-@click.option("-i", "--interval", default=1.0, show_default=True, type=click.FloatRange(0), help="Seconds between two requests.")
+@click.option("-i", "--interval", default=1.0, show_default=True, type=network.Seconds(0), help="Seconds between two requests.")
 @click.option("-s", "--size", default=56, show_default=True, type=click.IntRange(0, 65000), help="Bytes of data in each.")
-@click.option("-W", "--timeout", default=2.0, show_default=True, type=click.FloatRange(0), help="Seconds to wait for an answer.")
+@click.option("-W", "--timeout", default=2.0, show_default=True, type=network.Seconds(0), help="Seconds to wait for an answer.")
 @click.option("-t", "--ttl", default=0, type=click.IntRange(0, 255), help="Hops a request may live.  [default: the stack's, 64]")
 @click.option("-q", "--quiet", is_flag=True, help="Only the first line and the summary.")
 def command(where: network.Where, host: str | None, count: int, interval: float, size: int, timeout: float, ttl: int, quiet: bool) -> int:

@@ -39,7 +39,7 @@ def hop_line(probes: Sequence[Probe], bare: bool = False) -> str:
 @click.option("-f", "--first", default=1, show_default=True, type=click.IntRange(1, 255), help="Hop to begin with.")
 @click.option("-m", "--max-hops", "hops", default=30, show_default=True, type=click.IntRange(1, 255), help="Hop to end with.")
 @click.option("-q", "--queries", default=3, show_default=True, type=click.IntRange(1, 10), help="Probes per hop.")
-@click.option("-w", "--wait", default=5.0, show_default=True, type=click.FloatRange(0), help="Seconds to wait for an answer.")
+@click.option("-w", "--wait", default=5.0, show_default=True, type=network.Seconds(0), help="Seconds to wait for an answer.")
 @click.option("-p", "--port", default=33434, show_default=True, type=click.IntRange(1, 65535), help="Port of the first UDP probe; each takes the next.")
 @click.option("-N", "--sim-queries", "simultaneous", default=16, show_default=True, type=click.IntRange(1, 256), help="Probes under way together.")
 @click.option("-n", "bare", is_flag=True, help="Each address once, without the brackets.")

@@ -9,6 +9,7 @@ network reach a connected endpoint as one pending errno; with `recverr` they are
 from __future__ import annotations
 
 import errno
+import os
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -404,7 +405,7 @@ class UdpSocket:
     def _raise_pending(self) -> None:
         if self.err:
             number, self.err = self.err, 0
-            raise OSError(number, "the network reported an error")
+            raise OSError(number, os.strerror(number))
 
     def so_error(self) -> int:
         """SO_ERROR: the pending error, cleared by asking."""

@@ -58,6 +58,8 @@ interrupts.protect(Socket, DatagramSocket)
 DRAIN = 2.0  # seconds the last data of closed connections may take when the stack ends
 DRAIN_POLL = 0.005
 
+_links_in_use: dict[int, Link] = {}  # by id(): a second stack would take the frames of the first
+
 
 class Ping(NamedTuple):
     """What became of one echo request."""
@@ -370,8 +372,10 @@ async def open_stack(
     drain: seconds that closed connections may take to deliver their last data when the block ends.
     options: for `Stack.add_interface` (tx_mode, gro, dad, name, ...).
 
-    Raises OSError and ValueError for a configuration that cannot be.
+    Raises OSError and ValueError for a configuration that cannot be, EBUSY for a link that another stack has.
     """
+    if link is not None and id(link) in _links_in_use:
+        raise oserror(errno.EBUSY, "another stack has the link")
     own: RealRuntime | None = None
     if runtime is None:
         clock = trio.lowlevel.current_clock()
@@ -394,6 +398,8 @@ async def open_stack(
         raise
     stack = TrioStack(net, runtime)
     raised: BaseException | None = None
+    if link is not None:
+        _links_in_use[id(link)] = link
     try:
         async with trio.open_nursery() as nursery:
             if own is not None:
@@ -409,6 +415,7 @@ async def open_stack(
             stack._end()
             nursery.cancel_scope.cancel()
     finally:
+        _links_in_use.pop(id(link), None)
         if not net.closed:
             stack._end()
     if raised is not None:

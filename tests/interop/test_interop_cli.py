@@ -146,6 +146,15 @@ def test_nc_listens_on_both_families_and_shuts_down_one_direction(program: Progr
         assert (tmp_path / "got").read_text() == "from pytcp\n"
 
 
+def test_nc_sends_the_rest_of_its_input_to_a_peer_that_has_ended_its_own(program: Program, tmp_path: Path) -> None:
+    program("socat")
+    peer = f"sleep 0.5; socat -t 5 - TCP:$PYTCP4:7000 </dev/null > {tmp_path}/got"
+    command = f"(sleep 2; echo late) | {sys.executable} -m pytcp nc -l 7000 --peer '{peer}'"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert (tmp_path / "got").read_text() == "late\n"
+
+
 def test_nc_connects_and_waits_for_the_answer_after_its_end_of_file(program: Program) -> None:
     program("socat")
     done = pytcp("nc", "-v", "10.99.0.1", "7000", "--peer", "socat -t 5 TCP-LISTEN:7000 SYSTEM:'tr a-z A-Z'", data="hello\n")

@@ -41,9 +41,13 @@ def test_the_main_job_in_small(program: Program, tmp_path: Path) -> None:
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
-@pytest.mark.parametrize("signum", SIGNALS, ids=lambda signum: signum.name)
-def test_an_interrupted_demo_says_one_line_and_leaves_no_namespace_and_no_file(signum: signal.Signals, tmp_path: Path) -> None:
-    on = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell script's background jobs have it off
+@pytest.mark.parametrize(
+    ("signum", "of_sigint"),
+    [*((signum, signal.SIG_DFL) for signum in SIGNALS), (signal.SIGTERM, signal.SIG_IGN)],  # ignored: a shell script's background jobs
+    ids=["SIGINT", "SIGTERM", "SIGHUP", "SIGTERM to a background job"],
+)
+def test_an_interrupted_demo_says_one_line_and_leaves_no_namespace_and_no_file(signum: signal.Signals, of_sigint: signal.Handlers, tmp_path: Path) -> None:
+    on = partial(signal.signal, signal.SIGINT, of_sigint)
     argv = [sys.executable, "-m", "pytcp", "demo"]
     demo = subprocess.Popen(argv, stderr=subprocess.PIPE, cwd=ROOT, preexec_fn=on, env={**os.environ, "TMPDIR": str(tmp_path)})
     mine = f"pytcp-{demo.pid}-"

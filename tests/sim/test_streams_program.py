@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+import pytcp
 from pytcp.sockets.socket import SO_LINGER, SOL_SOCKET
 from pytcp.sockets.streams import TcpStream
 from pytcp.tcp.const import CLOSE, CLOSE_WAIT, FIN_WAIT2
@@ -567,6 +568,21 @@ def test_two_tasks_cannot_accept_from_one_listener() -> None:
             nursery.cancel_scope.cancel()
 
     simulate(program)
+
+
+def test_a_link_that_a_stack_has_is_busy_until_that_stack_has_ended() -> None:
+    async def main() -> None:
+        left, right = pytcp.pipe_pair(trio.lowlevel.current_clock().runtime.heap)  # type: ignore[attr-defined]
+        async with pytcp.open_stack(link=left, addresses=["10.0.0.1/24"]) as a, pytcp.open_stack(link=right, addresses=["10.0.0.2/24"]):
+            with pytest.raises(OSError, match="another stack has the link") as busy:
+                async with pytcp.open_stack(link=right, addresses=["10.0.0.3/24"]):
+                    pass
+            assert busy.value.errno == errno.EBUSY
+            assert all(answer.source == "10.0.0.2" for answer in await a.ping("10.0.0.2"))
+            async with pytcp.open_stack(), pytcp.open_stack():
+                pass
+
+    pytcp.run_virtual(main)
 
 
 def test_closing_a_listener_wakes_its_accept_and_resets_who_was_not_accepted() -> None:

@@ -214,7 +214,7 @@ def _keeps_alive(head: h11.Response) -> bool:
     return head.http_version >= b"1.1" and b"close" not in options
 
 
-def _split(url: str) -> tuple[str, int, str, str]:
+def split_url(url: str) -> tuple[str, int, str, str]:
     """(host, port, authority, request target) of an http URL. Raises ValueError for anything else."""
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
@@ -222,7 +222,7 @@ def _split(url: str) -> tuple[str, int, str, str]:
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if not target.isascii() or any(c <= " " or c == "\x7f" for c in target + parts.netloc):
         raise ValueError(f"not an http URL, which has neither spaces nor unescaped letters beyond ASCII: {url!r}")
-    return parts.hostname, parts.port or 80, parts.netloc.rpartition("@")[2], target
+    return parts.hostname, 80 if parts.port is None else parts.port, parts.netloc.rpartition("@")[2], target
 
 
 async def get(
@@ -249,7 +249,7 @@ async def get(
     what the stream raises.
     """
     sent = [*headers]
-    host, port, authority, target = _split(url)
+    host, port, authority, target = split_url(url)
     while True:
         stream = await open_stream(host, port)
         async with Connection(stream, authority) as connection:
@@ -261,7 +261,7 @@ async def get(
                 before = (host, port)
                 try:
                     url = urljoin(url, location)
-                    host, port, authority, target = _split(url)
+                    host, port, authority, target = split_url(url)
                 except ValueError as exc:
                     raise HttpError(f"redirected to {location!r}: {exc}") from exc
                 if (host, port) != before:
