@@ -161,18 +161,23 @@ def _tag_blocks(sk: Sock, used: list[tuple[int, int, bool]], rs: rate.AckSample)
             skb = _skip(sk, skb, right)
             at += 1
         if not done:
+            if start >= highest_sack_seq(sk):
+                # nothing is tagged from here on, wherever the last block ended
+                skb = sk.highest_sack
+                if skb is None:
+                    return
             skb = _walk(sk, _skip(sk, skb, start), start, end, inner, dup, mss, rs)
 
 
 def _skip(sk: Sock, skb: Skb | None, seq: int) -> Skb | None:
     """The skb that holds `seq`, or the one the walk has come to if that is further on."""
-    if skb is not None and skb.seq > seq:
-        return skb
     highest = sk.highest_sack
+    if skb is None:
+        skb = sk.rtx_queue.head
+    elif skb.seq > seq:
+        return skb
     if sk.sacked_out and highest is not None and highest.seq <= seq:
         skb = highest
-    elif skb is None:
-        skb = sk.rtx_queue.head
     while skb is not None and skb.end_seq <= seq:
         skb = skb.next
     return skb

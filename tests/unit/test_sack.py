@@ -146,6 +146,21 @@ def test_blocks_around_known_ones_tag_what_lies_between() -> None:
     assert [i for i, c in enumerate(board(sk)) if c == "S"] == list(range(1, 10))
 
 
+def test_overlapping_blocks_each_tag_the_segments_they_hold_whole() -> None:
+    """The first block ends inside segment 5, which only the second one holds: it starts again at the highest SACK."""
+    sk, _ = flight(10)
+    sk.sysctl.tcp_recovery = 4
+    ack(sk, 0, (4, 5.5), (5, 6))
+    assert board(sk) == "....SS...."
+
+
+def test_of_two_blocks_with_one_start_the_longer_tags() -> None:
+    sk, _ = flight(10)
+    sk.sysctl.tcp_recovery = 4
+    ack(sk, 0, (4, 4.5), (4, 5))
+    assert board(sk) == "....S....."
+
+
 def test_a_hole_filled_below_the_last_segment_leaves_the_highest_sack_where_it_is() -> None:
     """FACK must not fall back: the next SACK below it would look like new information."""
     sk, _ = flight(10)
