@@ -7,12 +7,9 @@ tells the readiness, `notify` is called when it may have changed.
 from __future__ import annotations
 
 from pytcp.sockets.address import SockAddr
+from pytcp.sockets.cmsg import IP_RECVERR, IPV6_RECVERR, MSG_CTRUNC, MSG_ERRQUEUE
 from pytcp.sockets.socket import (
-    IP_RECVERR,
-    IPV6_RECVERR,
     IPV6_V6ONLY,
-    MSG_CTRUNC,
-    MSG_ERRQUEUE,
     MSG_OOB,
     MSG_TRUNC,
     SHUT_RD,

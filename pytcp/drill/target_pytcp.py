@@ -19,8 +19,7 @@ from pytcp.clock.virtual import VirtualRuntime
 from pytcp.link.frame import CSUM_NONE, GSO_NONE, GSO_TCPV4, GSO_TCPV6, RxFrame, TxFrame
 from pytcp.net import sysctl
 from pytcp.net.stack import Stack
-from pytcp.sockets.socket import Socket
-from pytcp.tcp import api
+from pytcp.sockets.socket import IOCTLS, Socket
 from pytcp.tcp.const import MSG_WAITALL
 from pytcp.tcp.info import TcpInfo
 
@@ -419,18 +418,9 @@ class PytcpCalls:
 
     def ioctl(self, handle: Descriptor, request: int) -> int:
         _sock(handle)
-        sk = handle.sock.check_open()
-        if request == NAMES["SIOCINQ"]:
-            if sk.state == 10:
-                raise _bad(errno.EINVAL)
-            return api.inq(sk)
-        if request == NAMES["SIOCOUTQ"]:
-            return api.outq(sk)
-        if request == NAMES["SIOCOUTQNSD"]:
-            return api.outq_unsent(sk)
-        if request == NAMES["SIOCATMARK"]:
-            return int(api.at_mark(sk))
-        raise Unsupported(f"ioctl {request:#x}")
+        if request not in IOCTLS:
+            raise Unsupported(f"ioctl {request:#x}")
+        return handle.sock.ioctl(request)
 
     # --- readiness ---
 

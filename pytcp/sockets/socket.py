@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Protocol
 from pytcp.tcp import api
 from pytcp.tcp.const import POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, STATE_NAMES
 
-from .address import AF_INET, AF_INET6, MAPPED_PREFIX, SockAddr, build, host_port, oserror, parse
+from . import cmsg
+from .address import AF_INET, AF_INET6, SockAddr, build, host_port, oserror, parse
+from .cmsg import MSG_ERRQUEUE, Ancillary
 
 if TYPE_CHECKING:
     from pytcp.tcp.info import TcpInfo
@@ -44,22 +46,15 @@ ALL_EVENTS = POLLIN | POLLPRI | POLLOUT | POLLERR | POLLHUP | POLLRDHUP
 MAX_BACKLOG = 0xFFFF
 RESET_ON_CLOSE = struct.pack("=ii", 1, 0)  # struct linger
 
-IPPROTO_IP = int(stdlib.IPPROTO_IP)
-IP_RECVERR = 11
-IPV6_RECVERR = 25
 MSG_OOB = int(stdlib.MSG_OOB)
 MSG_TRUNC = int(stdlib.MSG_TRUNC)
-MSG_CTRUNC = int(stdlib.MSG_CTRUNC)
-MSG_ERRQUEUE = 0x2000
-_SOCK_EXTENDED_ERR = struct.Struct("=IBBBBII")
-_CMSG_HEADER = 16
 _IGNORED_CONTROL = (1, 2, 12, 36)  # SCM_RIGHTS, SCM_CREDENTIALS, SO_PRIORITY, SO_MARK
 
 SIOCINQ = 0x541B
 SIOCOUTQ = 0x5411
 SIOCOUTQNSD = 0x894B
 SIOCATMARK = 0x8905
-_IOCTLS = {SIOCINQ: api.inq, SIOCOUTQ: api.outq, SIOCOUTQNSD: api.outq_unsent, SIOCATMARK: api.at_mark}
+IOCTLS = {SIOCINQ: api.inq, SIOCOUTQ: api.outq, SIOCOUTQNSD: api.outq_unsent, SIOCATMARK: api.at_mark}
 
 
 def _nobody(mask: int) -> None:
@@ -230,7 +225,7 @@ class Socket:
                 raise oserror(errno.EINVAL, "unknown control message")
         return self.send(b"".join(buffers), flags)
 
-    def recvmsg(self, bufsize: int, ancbufsize: int = 0, flags: int = 0) -> tuple[bytes, list[tuple[int, int, bytes]], int, SockAddr | None]:
+    def recvmsg(self, bufsize: int, ancbufsize: int = 0, flags: int = 0) -> tuple[bytes, Ancillary, int, SockAddr | None]:
         """(data, control data, message flags, address) as `socket.recvmsg` of a stream; the address is None.
 
         With MSG_ERRQUEUE the oldest ICMP error kept under IP_RECVERR, or EAGAIN when there is none: as data the segment
@@ -242,25 +237,18 @@ class Socket:
             return self.recv(bufsize, flags), [], flags & MSG_OOB, None
         sk = self.check_open()
         report = api.read_error_queue(sk)
-        body = _SOCK_EXTENDED_ERR.pack(report.errno, report.origin, report.type, report.code, 0, report.info, report.data)
-        offender = report.offender
-        if self.family == AF_INET:
-            body += struct.pack("=HH4s8x", AF_INET, 0, offender)
-        else:
-            body += struct.pack("=HHI16sI", AF_INET6, 0, 0, offender if len(offender) == 16 else MAPPED_PREFIX + offender, 0)
-        option = (IPPROTO_IP, IP_RECVERR) if self.family == AF_INET else (IPPROTO_IPV6, IPV6_RECVERR)
-        result, peer = MSG_ERRQUEUE, build(self.family, sk.daddr, int.from_bytes(report.payload[2:4], "big"))
+        error = cmsg.extended_error(self.family, report.errno, report.origin, report.type, report.code, report.info, report.offender)
+        ancillary, result = cmsg.fit([error], ancbufsize)
         if len(report.payload) > bufsize:
             result |= MSG_TRUNC
-        if ancbufsize < _CMSG_HEADER + len(body):
-            return report.payload[:bufsize], [], result | MSG_CTRUNC, peer
-        return report.payload[:bufsize], [(*option, body)], result, peer
+        peer = build(self.family, sk.daddr, int.from_bytes(report.payload[2:4], "big"))
+        return report.payload[:bufsize], ancillary, result | MSG_ERRQUEUE, peer
 
     def ioctl(self, request: int) -> int:
         """SIOCINQ (FIONREAD), SIOCOUTQ (TIOCOUTQ), SIOCOUTQNSD: bytes to read, not acknowledged, not sent; SIOCATMARK: 1 before
         the urgent byte. Raises OSError EINVAL on a listener, ENOTTY for another request."""
         sk = self.check_open()
-        call = _IOCTLS.get(request)
+        call = IOCTLS.get(request)
         if call is None:
             raise oserror(errno.ENOTTY, "Inappropriate ioctl for device")
         return int(call(sk))

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import errno
 import socket as stdlib
-import struct
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from pytcp.net.datagram import Datagram, ErrorReport
+from pytcp.net.datagram import Datagram
 from pytcp.tcp.const import POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, RCV_SHUTDOWN, SEND_SHUTDOWN, SHUTDOWN_MASK
 from pytcp.wire.addr import is_link_local
 
-from . import udp_options
+from . import cmsg, udp_options
 from .address import AF_INET, AF_INET6, MAPPED_PREFIX, SockAddr, build, host_port, oserror, parse
+from .cmsg import MSG_ERRQUEUE, Ancillary
 
 if TYPE_CHECKING:
     from pytcp.net.datagram import UdpSocket
@@ -32,19 +32,13 @@ if TYPE_CHECKING:
 
 MSG_OOB = int(stdlib.MSG_OOB)
 MSG_PEEK = int(stdlib.MSG_PEEK)
-MSG_CTRUNC = int(stdlib.MSG_CTRUNC)
 MSG_TRUNC = int(stdlib.MSG_TRUNC)
 MSG_CONFIRM = int(getattr(stdlib, "MSG_CONFIRM", 0x800))
-MSG_ERRQUEUE = int(getattr(stdlib, "MSG_ERRQUEUE", 0x2000))
 MSG_MORE = int(getattr(stdlib, "MSG_MORE", 0x8000))
 
 ALL_EVENTS = POLLIN | POLLOUT | POLLERR | POLLHUP | POLLRDHUP
 ORIGINS = {"local": 1, "icmp": 2, "icmp6": 3}
-_SOCK_EXTENDED_ERR = struct.Struct("=IBBBBII")
-_CMSG_HEADER = 16
 _SHUTDOWN = {0: RCV_SHUTDOWN, 1: SEND_SHUTDOWN, 2: SHUTDOWN_MASK}
-
-Ancillary = list[tuple[int, int, bytes]]
 
 
 def _nobody(mask: int) -> None:
@@ -286,7 +280,7 @@ class DatagramSocket:
         if flags & MSG_ERRQUEUE:
             return self._recv_error(udp, bufsize, ancbufsize)
         datagram = udp.recv(peek=bool(flags & MSG_PEEK))
-        ancillary, result = _fit(udp_options.ancillary(self, datagram), ancbufsize)
+        ancillary, result = cmsg.fit(udp_options.ancillary(self, datagram), ancbufsize)
         data = datagram.data
         if len(data) > bufsize:
             result |= MSG_TRUNC
@@ -300,22 +294,11 @@ class DatagramSocket:
         report = udp.recv_error()
         if not udp.errors:
             udp.err = 0
-        ancillary, result = _fit([self._extended(report)], ancbufsize)
+        error = cmsg.extended_error(self.family, report.errno, ORIGINS[report.origin], report.type, report.code, report.info, report.offender)
+        ancillary, result = cmsg.fit([error], ancbufsize)
         if len(report.data) > bufsize:
             result |= MSG_TRUNC
         return bytes(report.data[:bufsize]), ancillary, result | MSG_ERRQUEUE, build(self.family, report.dst, report.dport)
-
-    def _extended(self, report: ErrorReport) -> tuple[int, int, bytes]:
-        """struct sock_extended_err with the offender's address behind it."""
-        head = _SOCK_EXTENDED_ERR.pack(report.errno, ORIGINS[report.origin], report.type, report.code, 0, report.info, 0)
-        offender = report.offender
-        if self.family == AF_INET:
-            where = struct.pack("=HH4s8x", AF_INET, 0, offender) if offender else bytes(16)
-            return (udp_options.IPPROTO_IP, udp_options.IP_RECVERR, head + where)
-        if len(offender) == 4:
-            offender = MAPPED_PREFIX + offender
-        where = struct.pack("=HHI16sI", AF_INET6, 0, 0, offender, 0) if offender else bytes(28)
-        return (udp_options.IPPROTO_IPV6, udp_options.IPV6_RECVERR, head + where)
 
     def poll(self) -> int:
         """The readiness bits that are true now (`select.POLL*`)."""
@@ -366,17 +349,3 @@ def _transmit(udp: UdpSocket, payload: bytes, to: tuple[bytes, int, Interface | 
         return udp.send(payload, confirm=confirm)
     raw, port, dev = to
     return udp.sendto(payload, raw, port, confirm=confirm, dev=dev)
-
-
-def _fit(items: Ancillary, room: int) -> tuple[Ancillary, int]:
-    """What of the control data has room in `room` bytes, and MSG_CTRUNC when that is not all of it."""
-    fitting: Ancillary = []
-    for level, kind, data in items:
-        if room < _CMSG_HEADER:
-            return fitting, MSG_CTRUNC
-        space = room - _CMSG_HEADER
-        fitting.append((level, kind, data[:space]))
-        if len(data) > space:
-            return fitting, MSG_CTRUNC
-        room -= _CMSG_HEADER + (len(data) + 7 & ~7)
-    return fitting, 0

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pytcp.net.datagram import Datagram, UdpSocket
     from pytcp.net.interface import Interface
 
-    from .udp import Ancillary, DatagramSocket
+    from .cmsg import Ancillary
+    from .udp import DatagramSocket
 
 SOL_SOCKET, IPPROTO_IP, IPPROTO_UDP, IPPROTO_IPV6 = 1, 0, 17, 41
 

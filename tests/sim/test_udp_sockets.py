@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import trio
 
-from pytcp.sockets.udp import MSG_CTRUNC, MSG_ERRQUEUE, MSG_PEEK, MSG_TRUNC, DatagramSocket
+from pytcp.sockets.cmsg import MSG_CTRUNC, MSG_ERRQUEUE
+from pytcp.sockets.udp import MSG_PEEK, MSG_TRUNC, DatagramSocket
 
 from .streams import A4, A6, B4, B6, PORT, World, simulate
 

@@ -18,11 +18,9 @@ from pytcp.clock.virtual import VirtualRuntime
 from pytcp.link.pipe import PipeEnd, pipe_pair
 from pytcp.net.stack import Stack
 from pytcp.sockets.address import SockAddr
+from pytcp.sockets.cmsg import IP_RECVERR, IPV6_RECVERR, MSG_CTRUNC, MSG_ERRQUEUE
 from pytcp.sockets.open import TrioStack
 from pytcp.sockets.socket import (
-    IP_RECVERR,
-    IPV6_RECVERR,
-    MSG_ERRQUEUE,
     MSG_OOB,
     MSG_TRUNC,
     SHUT_RDWR,
@@ -313,6 +311,18 @@ def test_an_icmp_error_is_kept_for_recverr_with_what_it_was_about_and_who_sent_i
     assert address[:2] == (nobody, PORT)
     error = struct.pack("=IBBBBII", errno.EHOSTUNREACH, origin, kind, code, 0, 0, 0)
     assert control == [(level, option, error + offender)]
+
+
+def test_control_data_that_has_no_room_is_cut_as_linux_does(two: Two) -> None:
+    client = two.a.socket()
+    client.setsockopt(stdlib.IPPROTO_IP, IP_RECVERR, 1)
+    with pytest.raises(BlockingIOError):
+        client.connect((NOBODY4, PORT))
+    two.run(ms=5000)
+    _, control, flags, _ = client.recvmsg(100, 26, MSG_ERRQUEUE)
+    error = struct.pack("=IBBBBH", errno.EHOSTUNREACH, 2, 3, 1, 0, 0)
+    assert control == [(stdlib.IPPROTO_IP, IP_RECVERR, error)]
+    assert flags == MSG_ERRQUEUE | MSG_CTRUNC
 
 
 # --- notices ---
