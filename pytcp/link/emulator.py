@@ -23,6 +23,7 @@ from pytcp.clock.heap import Timer, TimerHeap
 from pytcp.wire.checksum import incremental
 
 from .cut import ip_version, received_packets, sent_packets
+from .dice import Dice, check_probability
 from .frame import F_CSUM, F_RXCSUM, F_TSO4, F_TSO6, F_USO, Link, RxFrame, TxFrame
 from .gro import Gro
 from .offload import ETHERNET
@@ -45,7 +46,7 @@ class GilbertElliott:
 
     def __post_init__(self) -> None:
         for name in ("p", "r", "loss_bad", "loss_good"):
-            _probability(name, getattr(self, name))
+            check_probability(name, getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class Impairment:
 
     def __post_init__(self) -> None:
         for name in ("loss", "duplicate", "corrupt", "reorder"):
-            _probability(name, getattr(self, name))
+            check_probability(name, getattr(self, name))
         counts = ("rate", "overhead", "delay_ns", "jitter_ns", "reorder_gap", "reorder_delay_ns", "queue_packets", "queue_bytes", "ecn_packets", "ecn_bytes")
         for name in counts:
             if getattr(self, name) < 0:
@@ -108,11 +109,6 @@ class Impairment:
         return self.instant and not (self.loss or self.gilbert or self.drop or self.duplicate or self.corrupt)
 
 
-def _probability(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} {value} is not a probability")
-
-
 @dataclass(slots=True)
 class Counters:
     """What happened in one direction, in packets unless a name says bytes."""
@@ -131,19 +127,6 @@ class Counters:
     marked: int = 0
     max_backlog: int = 0  # bytes in the queue at most
     whole: int = 0  # frames, not packets: passed uncut and not judged, because nothing can happen here
-
-
-class Dice:
-    """A seeded yes/no of one probability, exact to 2^-32."""
-
-    __slots__ = ("_draw", "_limit")
-
-    def __init__(self, probability: float, rng: random.Random) -> None:
-        self._limit = round(probability * (1 << 32))
-        self._draw = rng.getrandbits
-
-    def roll(self) -> bool:
-        return self._draw(32) < self._limit
 
 
 class Direction:

@@ -11,7 +11,8 @@ Modes: `reaped` (at the start of the next pass, or by a program's call that come
 not asked for unless a throttled socket waits for one, since completions nobody waits for show nowhere
 else and a pass costs microseconds), `moderated` (as a NIC under `ethtool -C tx-usecs
 tx-frames`: an interrupt comes so late, or after so many frames), `orphan` (released when the frame is
-queued, as the kernel's tun and veth drivers do: autocork and TSQ never show).
+queued, as the kernel's tun and veth drivers do: autocork and TSQ never show). `delayed.DelayedRing` gives each
+frame a completion time of its own.
 """
 
 from __future__ import annotations
@@ -112,14 +113,17 @@ class TxRing:
                 self._retry = self.heap.call_later(RETRY_NS, self._try_again)
         else:
             self._stalled = False
-        if self._orphan:
-            return
+        if not self._orphan:
+            self._taken(queue, lazy)
+
+    def _taken(self, frames: list[TxFrame], lazy: bool) -> None:
+        """The device has taken `frames`; lazy: nobody need be woken for their completion."""
         done = self.done
         if lazy:
-            done += queue
+            done += frames
             return
         owed = False
-        for frame in queue:
+        for frame in frames:
             if frame.owner is not None:
                 done.append(frame)
                 if frame.skb is not None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from pytcp.link.delayed import Delayed, DelayedRing
 from pytcp.link.pipe import PipeEnd
 from pytcp.link.txring import TxRing
 from pytcp.wire.addr import IP4_BROADCAST, IP6_ALL_NODES, IP6_ANY, IP6_LOOPBACK, format_ip, is_link_local, is_multicast, multicast_mac, parse_ip
@@ -172,7 +173,7 @@ class Stack(TcpHost):
         addresses: Iterable[str] = (),
         *,
         name: str | None = None,
-        tx_mode: str = "reaped",
+        tx_mode: str | Delayed = "reaped",
         tx_usecs: int = 0,
         tx_frames: int = 0,
         gro: bool = False,
@@ -182,7 +183,7 @@ class Stack(TcpHost):
     ) -> Interface:
         """Put a device into service, up, with addresses like "10.0.0.2/24" and "fd00::2/64".
 
-        tx_mode, tx_usecs, tx_frames: completion of the transmit ring (`link.txring`). gro: coalesce
+        tx_mode, tx_usecs, tx_frames: completion of the transmit ring (`link.txring`, or a `link.delayed.Delayed`). gro: coalesce
         received segments, for a device that does not. dad: probe the given IPv6 addresses and the
         link-local one before use (RFC 4862) instead of believing them at once. ipv6: give the interface
         a link-local address. autoconf: send router solicitations.
@@ -193,7 +194,11 @@ class Stack(TcpHost):
         wanted = name or link.name
         if wanted in taken:
             raise OSError(errno.EEXIST, f"there is an interface {wanted!r}")
-        ring = TxRing(link, self.heap, self.completed, tx_mode, tx_usecs, tx_frames)
+        ring: TxRing
+        if isinstance(tx_mode, Delayed):
+            ring = DelayedRing(link, self.heap, self.completed, self.completion_missed, tx_mode)
+        else:
+            ring = TxRing(link, self.heap, self.completed, tx_mode, tx_usecs, tx_frames)
         dev = Interface(self, link, wanted, len(self.interfaces) + 1, ring, gro=gro)
         self.interfaces.append(dev)
         self._rings.append(ring)

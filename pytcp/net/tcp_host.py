@@ -29,7 +29,7 @@ from pytcp.tcp.seq import unwrap
 from pytcp.tcp.sock import Sock
 from pytcp.tcp.sockopt_ip import local_port_range
 from pytcp.tcp.timewait import TimeWait, reusable, take_over
-from pytcp.tcp.tsq import wfree
+from pytcp.tcp.tsq import wfree, wfree_missed
 from pytcp.wire.addr import format_ip
 from pytcp.wire.checksum import transport_ok
 from pytcp.wire.errors import WireError
@@ -283,6 +283,10 @@ class TcpHost:
     def completed(self, owner: Sock, skb: Skb | None, truesize: int) -> None:
         """TX completion: a ring has handed a frame to its device."""
         wfree(owner, skb, truesize)
+
+    def completion_missed(self, owner: Sock, skb: Skb | None, truesize: int) -> bool:
+        """A TX completion that calls nobody (`link.delayed`); whether somebody waited for it."""
+        return wfree_missed(owner, skb, truesize)
 
     def dropped(self, frame: TxFrame) -> None:
         """A frame that was accepted will never leave: its owner is released, though not from inside this call."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .skb import Skb
     from .sock import Sock
 
+PURE_ACK = 2  # truesize a pure ACK is charged, which tells it from everything else
+
 _SENDING_STATES = SF_ESTABLISHED | SF_FIN_WAIT1 | SF_CLOSING | SF_CLOSE_WAIT | SF_LAST_ACK
 
 
@@ -59,9 +61,21 @@ def wfree(sk: Sock, skb: Skb | None, truesize: int) -> None:
         skb.in_host -= 1
         if skb.freed and not skb.in_host:
             skb.free_slabs()
-    if sk.tsq_throttled:
+    # a pure ACK frees what it was charged and calls nobody
+    if sk.tsq_throttled and truesize != PURE_ACK:
         sk.tsq_throttled = False
         handler(sk)
+
+
+def wfree_missed(sk: Sock, skb: Skb | None, truesize: int) -> bool:
+    """A TX completion that read the flags before THROTTLED was visible: it calls nobody, and the flag stays.
+
+    Returns whether somebody waited for the call."""
+    throttled = sk.tsq_throttled
+    sk.tsq_throttled = False
+    wfree(sk, skb, truesize)
+    sk.tsq_throttled = throttled
+    return throttled and truesize != PURE_ACK
 
 
 def handler(sk: Sock) -> None:

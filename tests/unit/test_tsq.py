@@ -110,6 +110,33 @@ def test_bare_acks_are_charged_two_bytes() -> None:
     assert sk.wmem_alloc == 1
 
 
+def test_the_completion_of_a_bare_ack_calls_nobody() -> None:
+    """Pure ACKs are freed by the kernel's __sock_wfree, which knows nothing of small queues."""
+    sk, host = sender(1000)
+    sendmsg.sendmsg(sk, bytes(20_000))
+    sent = len(host.take())
+    xmit.send_ack(sk)
+    host.take()
+    tsq.wfree(*host.in_ring.pop())
+    assert (sent, host.take(), sk.tsq_throttled) == (2, [], True)
+    host.complete_all()
+    assert host.take() != []
+
+
+def test_a_missed_completion_frees_and_leaves_the_flag_to_the_next() -> None:
+    """The race of tcp_push (linux-tcp §2.4): count decremented, flag read too early, nobody called."""
+    sk, host = sender(1000)
+    sendmsg.sendmsg(sk, bytes(20_000))
+    host.take()
+    charged = sk.wmem_alloc
+    assert tsq.wfree_missed(sk, *host.in_ring.pop(0)[1:])
+    assert (sk.wmem_alloc, sk.tsq_throttled, host.take()) == (charged - BASE - 2000, True, [])
+    tsq.wfree(*host.in_ring.pop(0))
+    assert [s.segs for s in host.take()] == [2, 2]
+    sk.tsq_throttled = False
+    assert not tsq.wfree_missed(sk, *host.in_ring.pop(0)[1:]), "nobody waited"
+
+
 def test_a_completion_resends_what_is_lost_before_new_data() -> None:
     sk, host = sender(1000, cwnd=10)
     for _ in range(6):
@@ -125,8 +152,8 @@ def test_a_completion_resends_what_is_lost_before_new_data() -> None:
     host.refuse = 0
     sk.snd_cwnd = 20
     sk.tsq_throttled = True
-    sk.wmem_alloc += 2
-    tsq.wfree(sk, None, 2)
+    sk.wmem_alloc += BASE
+    tsq.wfree(sk, None, BASE)
     sent = host.take()
     assert sent[0].seq == 1
     assert sent[-1].seq > 6001
