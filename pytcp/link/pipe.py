@@ -1,9 +1,13 @@
-"""Two links joined in one process: what one end sends the other receives, after a fixed delay.
+"""Two links joined in one process: what one end sends the other receives, after a fixed delay and, if there is a rate,
+the time its bits take.
 
 Frames travel by the timer heap, so the pipe works in virtual and in real time and a send never
 re-enters the receiver. Like veth it hands super-frames and unfinished checksums over as they are
 when the receiving end's features say that it takes them, and otherwise cuts and completes them as a
 NIC would. Payload is copied: the sender's buffers are its own again when `send` returns.
+
+With a rate a super-frame arrives when its last segment has: as if the receiver coalesced exactly what the sender sent
+in one piece. Where the receiver takes no super-frames each segment arrives by itself.
 """
 
 from __future__ import annotations
@@ -33,20 +37,25 @@ from .frame import (
 ALL_FEATURES = F_CSUM | F_TSO4 | F_TSO6 | F_USO | F_RXCSUM
 LIMIT = 8192  # frames on the way in one direction
 
+ETHERNET_GAP = 24  # bytes on an Ethernet wire beside the frame: preamble, FCS, gap
+NS = 1_000_000_000
+
 GSO_FEATURE = {GSO_TCPV4: F_TSO4, GSO_TCPV6: F_TSO6, GSO_UDP_L4: F_USO}
 
 
 class PipeEnd:
     """One end of a pipe; `pipe_pair` makes two. `peer` is the other."""
 
-    def __init__(self, heap: TimerHeap, name: str, mac: bytes, mtu: int, features: int, delay_ns: int, limit: int) -> None:
+    def __init__(self, heap: TimerHeap, name: str, mac: bytes, mtu: int, features: int, delay_ns: int, limit: int, rate: int = 0, takes: int | None = None) -> None:
         self.heap = heap
         self.name = name
         self.mac = mac
         self.mtu = mtu
-        self.features = features
+        self.features = features  # what it does for its stack
+        self.takes = features if takes is None else takes  # what it lets the other end send as it is
         self.gso_max_size = 65536
         self.delay_ns = delay_ns
+        self.rate = rate  # bit/s, 0 = infinite
         self.limit = limit
         self.rx: Callable[[RxFrame], None] = self._no_rx
         self.rx_end: Callable[[], None] = self._no_rx_end
@@ -57,6 +66,7 @@ class PipeEnd:
         self.tx_errors = 0  # longer than the MTU of either end
         self._way: deque[tuple[int, RxFrame]] = deque()  # (arrival, frame) towards the peer
         self._timer: Timer | None = None
+        self._busy_until = 0  # when the last bit sent so far has left
 
     def fileno(self) -> int:
         return -1
@@ -69,6 +79,7 @@ class PipeEnd:
         peer = self.peer
         way = self._way
         arrival = self.heap.now_ns + self.delay_ns
+        rate = self.rate
         taken = 0
         for frame in frames:
             if len(way) >= self.limit:
@@ -78,14 +89,14 @@ class PipeEnd:
             self.tx_bytes += frame.length or len(frame.head) + sum(map(len, frame.parts))
             if self.closed or peer.closed:
                 continue
-            self._carry(frame, arrival)
+            self._carry(frame, arrival if not rate else 0)
         if way and self._timer is None:
             self._timer = self.heap.call_at(way[0][0], self._deliver)
         return taken
 
     def _carry(self, frame: TxFrame, arrival: int) -> None:
         peer = self.peer
-        wanted = peer.features
+        wanted = peer.takes
         gso_type = frame.gso_type
         if (frame.gso_size and not wanted & GSO_FEATURE[gso_type & ~GSO_ECN]) or (frame.csum_start and not wanted & F_RXCSUM):
             packets = offload.segment(frame)
@@ -100,7 +111,16 @@ class PipeEnd:
             if not gso_size and len(packet) > longest:
                 self.tx_errors += 1
             else:
-                self._way.append((arrival, RxFrame(memoryview(packet), gso_type, gso_size, csum)))
+                self._way.append((arrival or self._last_bit(len(packet), frame, gso_size), RxFrame(memoryview(packet), gso_type, gso_size, csum)))
+
+    def _last_bit(self, size: int, frame: TxFrame, gso_size: int) -> int:
+        """When the last bit of a frame of `size` bytes, sent behind all others, arrives."""
+        size += ETHERNET_GAP
+        if gso_size:
+            headers = len(frame.head) + ETHERNET_GAP
+            size += (-(-(frame.length - len(frame.head)) // gso_size) - 1) * headers
+        self._busy_until = max(self._busy_until, self.heap.now_ns) + -(-size * 8 * NS // self.rate)
+        return self._busy_until + self.delay_ns
 
     def _deliver(self) -> None:
         self._timer = None
@@ -138,16 +158,20 @@ def pipe_pair(
     names: tuple[str, str] = ("pipe0", "pipe1"),
     macs: tuple[bytes, bytes] = (b"\x02\x00\x00\x00\x00\x01", b"\x02\x00\x00\x00\x00\x02"),
     limit: int = LIMIT,
+    rate: int | tuple[int, int] = 0,
+    takes: int | None = None,
 ) -> tuple[PipeEnd, PipeEnd]:
     """Two joined links on `heap`. A pair of values is (first end, second end).
 
     mtu: bytes of IP. features: F_* bits of each end, both what it does for its stack and what it takes
     from the other end (F_TSO4, F_TSO6, F_USO: whole super-frames; F_RXCSUM: unfinished checksums).
-    delay_ns: from that end to the other. limit: frames on the way in one direction."""
+    delay_ns: from that end to the other. limit: frames on the way in one direction. rate: bit/s from that end, 0 = infinite.
+    takes: F_* bits of what both ends take from each other, by default their features."""
     mtus = mtu if isinstance(mtu, tuple) else (mtu, mtu)
     both = features if isinstance(features, tuple) else (features, features)
     delays = delay_ns if isinstance(delay_ns, tuple) else (delay_ns, delay_ns)
-    first, second = (PipeEnd(heap, names[i], macs[i], mtus[i], both[i], delays[i], limit) for i in (0, 1))
+    rates = rate if isinstance(rate, tuple) else (rate, rate)
+    first, second = (PipeEnd(heap, names[i], macs[i], mtus[i], both[i], delays[i], limit, rates[i], takes) for i in (0, 1))
     first.peer = second
     second.peer = first
     return first, second

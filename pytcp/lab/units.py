@@ -1,0 +1,88 @@
+"""Numbers with units, as people write them on a command line and in a table: 40ms, 10MB, 64KiB, 25Gbit, 400k.
+
+Inside everything is an integer of the smallest unit: ns, bytes, bit/s. A parameter of an experiment names its
+kind by its annotation (`Time`, `Bytes`, `Rate`, `Count`), so the function's signature is also the list of what
+may be set, in which units.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Annotated, NamedTuple
+
+
+class Kind(NamedTuple):
+    """One sort of quantity."""
+
+    name: str
+    units: Mapping[str, int]  # factor of each unit
+    bare: bool  # a number without a unit is one in the smallest unit
+
+
+TIME = Kind("time", {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "min": 60_000_000_000}, False)
+BYTES = Kind("size", {"B": 1, "kB": 1_000, "KB": 1_000, "MB": 1_000_000, "GB": 1_000_000_000, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}, True)
+RATE = Kind("rate", {"bit": 1, "kbit": 1_000, "Mbit": 1_000_000, "Gbit": 1_000_000_000}, False)
+COUNT = Kind("number", {"k": 1_000, "M": 1_000_000}, True)
+
+Time = Annotated[int, TIME]  # ns
+Bytes = Annotated[int, BYTES]
+Rate = Annotated[int, RATE]  # bit/s
+Count = Annotated[int, COUNT]
+
+US = 1_000
+MS = 1_000_000
+SECOND = 1_000_000_000
+
+_NUMBER = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE]([+-]?[0-9]+))?\s*([A-Za-z]*)(?:/s)?\Z")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown word: what is near it, or else all there is."""
+    names = list(known)
+    lower = {name.lower(): name for name in reversed(names)}
+    near = difflib.get_close_matches(word.lower(), lower, n=3, cutoff=0.5)
+    if near:
+        return "near: " + ", ".join(lower[name] for name in near)
+    return "there are: " + ", ".join(names)
+
+
+def parse(text: str, kind: Kind) -> int:
+    """`text` in the smallest unit of `kind`. Raises ValueError with the units there are."""
+    match = _NUMBER.match(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a {kind.name} like {example(kind)}")
+    number, exponent, unit = match.groups()
+    if not unit:
+        if not kind.bare and Fraction(number):
+            raise ValueError(f"{text!r} needs a unit of {kind.name}: {', '.join(kind.units)}")
+        factor = 1
+    elif unit in kind.units:
+        factor = kind.units[unit]
+    else:
+        raise ValueError(f"unknown unit {unit!r} of {kind.name} in {text!r}; {nearest(unit, kind.units)}")
+    if exponent and abs(int(exponent)) > 30:
+        raise ValueError(f"{text!r} is out of range")
+    exact = Fraction(number) * Fraction(10) ** int(exponent or 0) * factor
+    if exact.denominator != 1:
+        raise ValueError(f"{text!r} is no whole number of {next(iter(kind.units)) if kind.units and kind is not COUNT else 'ones'}")
+    return int(exact)
+
+
+def example(kind: Kind) -> str:
+    """How a quantity of this kind is written."""
+    return {"time": "40ms", "size": "10MB", "rate": "25Gbit", "number": "400k"}[kind.name]
+
+
+def show(value: int, kind: Kind) -> str:
+    """`value` in the largest unit that leaves few digits, so that `parse` gives it back."""
+    if kind is COUNT:
+        return f"{value:,}".replace(",", " ")
+    best = next(iter(kind.units))
+    for unit, factor in kind.units.items():
+        if abs(value) >= factor and value * 1000 % factor == 0 and factor >= kind.units[best]:
+            best = unit
+    exact = value / kind.units[best]
+    return f"{exact:g}{best}" if parse(f"{exact:g}{best}", kind) == value else f"{value}{next(iter(kind.units))}"

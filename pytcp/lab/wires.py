@@ -1,0 +1,76 @@
+"""The wire between two hosts of an experiment.
+
+Two kinds, told apart by what happens to packets on it. A plain wire carries super-frames whole and only delays them
+(`link.pipe`): the receiver gets what a NIC's receive offload would make of them, one delivery per super-frame, or, with
+`receive="segments"`, every segment by itself. A wire with a bottleneck or accidents judges packet by packet (`link.emulator`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pytcp.link.emulator import Emulator, Impairment
+from pytcp.link.frame import Link
+from pytcp.link.pcapng import Capture, PcapngWriter
+from pytcp.link.pipe import ALL_FEATURES, F_CSUM, F_RXCSUM, pipe_pair
+
+if TYPE_CHECKING:
+    from pytcp.clock.virtual import VirtualRuntime
+    from pytcp.net.interface import Interface
+
+    from .hosts import Host
+
+Receive = Literal["super", "segments", "gro"]
+
+
+class Wire:
+    """Two hosts joined; the first wire of a host gives it its addresses (10.0.N.1 and .2, fd00:N::1 and ::2)."""
+
+    def __init__(
+        self,
+        runtime: VirtualRuntime,
+        near: Host,
+        far: Host,
+        *,
+        number: int = 0,
+        seed: int = 0,
+        writer: PcapngWriter | None = None,
+        delay: int = 0,
+        rate: int = 0,
+        mtu: int = 1500,
+        receive: Receive = "super",
+        there: Impairment | None = None,
+        back: Impairment | None = None,
+        completions: str = "reaped",
+    ) -> None:
+        """delay: one way, ns. rate: bit/s of both NICs, 0 = infinite. mtu: bytes of IP.
+        receive: "super": a super-frame sent is one received; "segments": none is coalesced; "gro": what arrives together is.
+        there, back: what happens to packets from `near` to `far`, and back. completions: mode of both transmit rings.
+        writer: records what `near` sends and receives."""
+        heap = runtime.heap
+        takes = ALL_FEATURES if receive == "super" else F_CSUM | F_RXCSUM
+        macs = (bytes((2, 0, 0, number >> 8, number & 255, 1)), bytes((2, 0, 0, number >> 8, number & 255, 2)))
+        names = f"{near.name}{number}", f"{far.name}{number}"
+        ends = pipe_pair(heap, mtu=mtu, delay_ns=delay, rate=rate, limit=1 << 20, names=names, macs=macs, takes=takes)
+        self.ends = ends
+        self.emulator: Emulator | None = None
+        first: Link = ends[0]
+        if there is not None or back is not None:
+            first = self.emulator = Emulator(first, heap, seed, tx=there, rx=back)
+        if writer is not None:
+            first = Capture(first, writer, near.name, realtime_ns=runtime.realtime_ns)
+        gro = receive == "gro"
+        pair = [self._join(host, link, number, 1 + i, completions, gro) for i, (host, link) in enumerate(((near, first), (far, ends[1])))]
+        for i in (0, 1):
+            neighbour = bytes((10, 0, number, 2 - i)), bytes.fromhex(f"fd00{number:04x}") + bytes(11) + bytes((2 - i,))
+            pair[i].neigh4.add_permanent(neighbour[0], macs[1 - i])
+            pair[i].neigh6.add_permanent(neighbour[1], macs[1 - i])
+
+    @staticmethod
+    def _join(host: Host, link: Link, number: int, which: int, completions: str, gro: bool) -> Interface:
+        addresses = f"10.0.{number}.{which}", f"fd00:{number:x}::{which}"
+        dev = host.stack.add_interface(link, [f"{addresses[0]}/24", f"{addresses[1]}/64"], name=f"eth{len(host.interfaces)}", tx_mode=completions, gro=gro)
+        host.interfaces.append(dev)
+        if not host.address4:
+            host.address4, host.address6 = addresses
+        return dev

@@ -1,0 +1,93 @@
+"""One run of an experiment: a virtual clock, the hosts on it, the wires between them, and what is written down.
+
+Nothing here decides anything about TCP: hosts are whole stacks, and the wire carries their frames.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytcp.clock.virtual import VirtualRuntime
+from pytcp.link.pcapng import PcapngWriter
+
+from . import units, wires
+from .experiment import ExperimentError, Setting, Table
+from .hosts import Host
+from .units import SECOND
+
+
+class World:
+    """What the function of an experiment gets first.
+
+    variant: the name of the variant that runs. seed: of everything random; `rng` gives independent generators.
+    """
+
+    def __init__(self, variant: str = "", seed: int = 0, profile: str = "", sysctls: Iterable[tuple[str, str, Setting]] = (), pcap: str = "") -> None:
+        """sysctls: (host or "" for all, name, value). pcap: file that records what passes the wires."""
+        self.variant = variant
+        self.seed = seed
+        self.profile = profile
+        self.runtime = VirtualRuntime()
+        self.heap = self.runtime.heap
+        self.hosts: dict[str, Host] = {}
+        self.wires: list[wires.Wire] = []
+        self.tables: list[Table] = []
+        self._sysctls = list(sysctls)
+        self._writer = PcapngWriter(Path(pcap)) if pcap else None
+
+    def rng(self, purpose: str) -> random.Random:
+        """A generator of this run's own for one purpose: what one draws does not move the others."""
+        return random.Random(f"{self.seed} {purpose}")
+
+    @property
+    def now_ns(self) -> int:
+        return self.heap.now_ns
+
+    def host(self, name: str, sysctls: dict[str, Setting] | None = None) -> Host:
+        """A host with its own stack. sysctls: set before those of the variant and of the user."""
+        given = [(key, value) for key, value in (sysctls or {}).items()]
+        given += [(key, value) for to, key, value in self._sysctls if to in ("", name)]
+        host = Host(name, self.runtime, seed=self.rng(f"host {name}").getrandbits(64), sysctls=given)
+        self.hosts[name] = host
+        return host
+
+    def wire(self, near: Host, far: Host, **options: Any) -> wires.Wire:
+        """Join two hosts; options as of `wires.Wire`."""
+        wire = wires.Wire(self.runtime, near, far, number=len(self.wires), seed=self.seed, writer=self._writer, **options)
+        self.wires.append(wire)
+        return wire
+
+    def run(self, until: Callable[[], bool] | None = None, *, limit: int = 3600 * SECOND) -> None:
+        """Let time pass until `until()` holds (asked after every pass), at most `limit` ns from now.
+
+        Without `until` exactly `limit` passes. Raises TimeoutError when it does not come true."""
+        runtime = self.runtime
+        end = self.heap.now_ns + limit
+        if until is None:
+            runtime.run_until(end)
+            return
+        step = runtime.step
+        while not until():
+            if not step(end):
+                what = "nothing more will happen" if runtime.next_event_ns() is None else f"the limit of {units.show(limit, units.TIME)} is over"
+                raise TimeoutError(f"at {self.heap.now_ns / 1e9:.3f} s of virtual time {what}, and the workload is not done")
+
+    def show(self, title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """A table to print beside the figures."""
+        self.tables.append(Table(title, tuple(header), [tuple(map(str, row)) for row in rows]))
+
+    def check_hosts(self) -> None:
+        """Every host that a setting names was there. Raises ExperimentError."""
+        for to, name, _ in self._sysctls:
+            if to and to not in self.hosts:
+                raise ExperimentError(f"there is no host {to!r} for {to}:{name}; {units.nearest(to, self.hosts)}")
+
+    def close(self) -> None:
+        """End all stacks and the capture."""
+        for host in self.hosts.values():
+            host.stack.close()
+        if self._writer is not None:
+            self._writer.close()
