@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, str] = {
     "drill": "Run packetdrill scripts on pytcp, or on this machine's kernel.",
     "http": "Serve a folder, or fetch a URL, over pytcp.",
     "iperf3": "Throughput to and from any iperf3, as client or server.",
+    "lab": "Experiments in virtual time, beside published figures.",
     "link": "Interfaces of a running stack, as ip -s link.",
     "nc": "Connect or listen, and copy standard input and output.",
     "neigh": "Neighbours of a running stack, as ip neigh.",

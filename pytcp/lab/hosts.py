@@ -75,7 +75,13 @@ class Host:
         return listener
 
     def connect(
-        self, to: Host, port: int, connected: Callable[[Socket], object] | None = None, *, family: int = AF_INET, prepare: Callable[[Socket], object] | None = None
+        self,
+        to: Host,
+        port: int,
+        connected: Callable[[Socket], object] | None = None,
+        *,
+        family: int = AF_INET,
+        prepare: Callable[[Socket], object] | None = None,
     ) -> Socket:
         """Connect to a host's port; `connected` gets the socket when it is. prepare: options, before the SYN."""
         socket = self.socket(family)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from pytcp.link.emulator import Emulator, Impairment
-from pytcp.link.frame import Link
+from pytcp.link.frame import F_CSUM, F_RXCSUM, Link
 from pytcp.link.pcapng import Capture, PcapngWriter
-from pytcp.link.pipe import ALL_FEATURES, F_CSUM, F_RXCSUM, pipe_pair
+from pytcp.link.pipe import ALL_FEATURES, pipe_pair
 
 if TYPE_CHECKING:
     from pytcp.clock.virtual import VirtualRuntime

@@ -46,7 +46,9 @@ GSO_FEATURE = {GSO_TCPV4: F_TSO4, GSO_TCPV6: F_TSO6, GSO_UDP_L4: F_USO}
 class PipeEnd:
     """One end of a pipe; `pipe_pair` makes two. `peer` is the other."""
 
-    def __init__(self, heap: TimerHeap, name: str, mac: bytes, mtu: int, features: int, delay_ns: int, limit: int, rate: int = 0, takes: int | None = None) -> None:
+    def __init__(
+        self, heap: TimerHeap, name: str, mac: bytes, mtu: int, features: int, delay_ns: int, limit: int, rate: int = 0, takes: int | None = None
+    ) -> None:
         self.heap = heap
         self.name = name
         self.mac = mac
@@ -78,8 +80,6 @@ class PipeEnd:
         """Send frames on their way; fewer are taken when `limit` are on the way already."""
         peer = self.peer
         way = self._way
-        arrival = self.heap.now_ns + self.delay_ns
-        rate = self.rate
         taken = 0
         for frame in frames:
             if len(way) >= self.limit:
@@ -89,12 +89,12 @@ class PipeEnd:
             self.tx_bytes += frame.length or len(frame.head) + sum(map(len, frame.parts))
             if self.closed or peer.closed:
                 continue
-            self._carry(frame, arrival if not rate else 0)
+            self._carry(frame)
         if way and self._timer is None:
             self._timer = self.heap.call_at(way[0][0], self._deliver)
         return taken
 
-    def _carry(self, frame: TxFrame, arrival: int) -> None:
+    def _carry(self, frame: TxFrame) -> None:
         peer = self.peer
         wanted = peer.takes
         gso_type = frame.gso_type
@@ -111,10 +111,12 @@ class PipeEnd:
             if not gso_size and len(packet) > longest:
                 self.tx_errors += 1
             else:
-                self._way.append((arrival or self._last_bit(len(packet), frame, gso_size), RxFrame(memoryview(packet), gso_type, gso_size, csum)))
+                self._way.append((self._arrival(len(packet), frame, gso_size), RxFrame(memoryview(packet), gso_type, gso_size, csum)))
 
-    def _last_bit(self, size: int, frame: TxFrame, gso_size: int) -> int:
+    def _arrival(self, size: int, frame: TxFrame, gso_size: int) -> int:
         """When the last bit of a frame of `size` bytes, sent behind all others, arrives."""
+        if not self.rate:
+            return self.heap.now_ns + self.delay_ns
         size += ETHERNET_GAP
         if gso_size:
             headers = len(frame.head) + ETHERNET_GAP

@@ -23,13 +23,13 @@ SO_RCVBUF = 8
     "scaling-ratio",
     "A fixed SO_RCVBUF, and the share of it that is offered as a window",
     variants={
-        "65, clamp stays": {"pytcp.scaling_ratio_default": 65, "pytcp.clamp_follows_ratio": 0},
-        "128, clamp stays": {"pytcp.scaling_ratio_default": 128, "pytcp.clamp_follows_ratio": 0},
-        "65, clamp follows": {"pytcp.scaling_ratio_default": 65, "pytcp.clamp_follows_ratio": 1},
-        "128, clamp follows": {"pytcp.scaling_ratio_default": 128, "pytcp.clamp_follows_ratio": 1},
+        "65-never": {"pytcp.scaling_ratio_default": 65, "pytcp.clamp_follows_ratio": 0},
+        "128-never": {"pytcp.scaling_ratio_default": 128, "pytcp.clamp_follows_ratio": 0},
+        "65-always": {"pytcp.scaling_ratio_default": 65, "pytcp.clamp_follows_ratio": 1},
+        "128-always": {"pytcp.scaling_ratio_default": 128, "pytcp.clamp_follows_ratio": 1},
     },
-    compare=("65, clamp stays", "128, clamp stays"),
-    published={"65, clamp stays": {"seconds": 40, "scaling_ratio": 169}, "128, clamp stays": {"seconds": 22}},
+    compare=("65-never", "128-never"),
+    published={"65-never": {"seconds": 40, "first_window": 28_000, "payload_share": 0.66}, "128-never": {"seconds": 22}},
     source="Hechao Li, 9 April 2024: tcp: increase the default TCP scaling ratio",
     figures=(
         Figure("seconds", "10 MB downloaded in (s)", "{:.1f}"),
@@ -37,13 +37,15 @@ SO_RCVBUF = 8
         Figure("largest_window", "largest window offered (bytes)"),
         Figure("window_clamp", "window_clamp at the end (bytes)"),
         Figure("window_scale", "window scale"),
-        Figure("scaling_ratio", "scaling_ratio measured (of 256)"),
+        Figure("payload_share", "scaling_ratio measured (of 1)", "{:.2f}"),
     ),
     differences=(
         "Published is 40 s against 22 s, 1.82 times; a window that is half as large takes twice as long, so twice it is here. "
         "The missing tenth needs a window of about 58 KB where the buffer yields 64 KB, as when the reader leaves some data unread.",
-        "65 with the clamp following is not the fastest: the window scale was chosen from the first clamp, which needed none, and "
+        "Variants are named after the default and whether window_clamp follows the measured ratio: never until 6.10, always since 6.11. "
+        "65-always is not the fastest: the window scale was chosen from the first clamp, which needed none, and "
         "without a scale no window above 65,535 can be offered, though the clamp is 87,040.",
+        "The first window of about 28 KB is not what 131,072 bytes at 65/256 give with this MSS (32,120); no setting of ours explains it.",
     ),
     fitted=("The round trip of 138.4 ms is chosen so that 128 with a fixed clamp takes 22 s; the thread does not give it.",),
     real="Over a TAP with an emulated delay, pytcp downloads with each default from the kernel.",
@@ -74,5 +76,5 @@ def run(world: World, size: Bytes = 10_000_000, rtt: Time = 138_400 * US, rcvbuf
         "largest_window": max(windows),
         "window_clamp": sk.window_clamp,
         "window_scale": sk.rcv_wscale,
-        "scaling_ratio": sk.scaling_ratio,
+        "payload_share": sk.scaling_ratio / 256,
     }

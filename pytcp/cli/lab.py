@@ -1,0 +1,209 @@
+"""`pytcp lab`: experiments in virtual time, with the published figures beside ours."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pytcp.lab import experiment as experiments
+from pytcp.lab.experiment import ExperimentError, Figure, Setting, Table
+from pytcp.lab.runs import DEFAULT_PROFILE, Result, run_all
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+WIDTH = 120
+
+
+class Failed(click.ClickException):
+    """A mistake of the user's: one line, and the line of the file if there is one."""
+
+    exit_code = 2
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"pytcp: {self.message}", err=True)
+
+
+def _settings(words: tuple[str, ...]) -> list[tuple[str, Setting]]:
+    found: list[tuple[str, Setting]] = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{word!r} is not KEY=VALUE", param_hint="--set")
+        found.append((key.strip(), value.strip()))
+    return found
+
+
+@click.group("lab")
+def command() -> None:
+    """Experiments: hosts, a wire and a workload in virtual time.
+
+    Five replay discussions of the kernel's network list, with the algorithm before and after the patch; `pytcp lab run ./mine.py`
+    runs one of your own (docs/experiments.md).
+    """
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def list_(as_json: bool) -> None:
+    """The experiments, their variants and what may be set."""
+    found = [experiments.load(name) for name in experiments.names()]
+    if as_json:
+        rows = [
+            {"name": e.name, "title": e.title, "variants": list(e.variants), "parameters": {p.name: p.show() for p in e.parameters.values()}} for e in found
+        ]
+        click.echo(json.dumps(rows, indent=2))
+        return
+    for e in found:
+        click.echo(f"{e.name}: {e.title}")
+        click.echo(textwrap.fill("variants: " + "; ".join(e.variants), WIDTH, initial_indent="    ", subsequent_indent="        "))
+        words = "  ".join(f"{p.name}={p.show()}" for p in e.parameters.values())
+        click.echo(textwrap.fill(f"--set {words}", WIDTH, initial_indent="    ", subsequent_indent="          ", break_long_words=False))
+
+
+@command.command("run")
+@click.argument("name")
+@click.option("--variant", "variants", multiple=True, metavar="NAME", help="Only this variant; may be given several times.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="A parameter (rtt=40ms), or a sysctl (net.ipv4.tcp_sack=0; client:... for one host).")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of everything random.")
+@click.option("--profile", default=DEFAULT_PROFILE, show_default=True, help="Defaults of which kernel.")
+@click.option("--json", "as_json", is_flag=True, help="The figures as JSON on standard output.")
+@click.option("--pcap", metavar="FILE", default="", help="Record the packets; with several variants a file for each.")
+@click.option("-j", "processes", type=click.IntRange(1), default=None, help="Variants at a time.  [default: processors]")
+def run(
+    name: str, variants: tuple[str, ...], sets: tuple[str, ...], seed: int, profile: str, as_json: bool, pcap: str, processes: int | None
+) -> None:
+    """Run an experiment: one of `pytcp lab list`, or a file's path.
+
+    \b
+    Examples:
+      pytcp lab run scaling-ratio
+      pytcp lab run tso-autosizing --set rtt=10ms --set pytcp.grow_skb=1
+      pytcp lab run ./mine.py --seed 7 --json
+    """
+    from rich.console import Console
+
+    settings = _settings(sets)
+    errors = Console(stderr=True)
+    try:
+        with errors.status(f"{name}: running") as status:
+            through: list[str] = []
+
+            def finished(variant: str) -> None:
+                through.append(variant)
+                status.update(f"{name}: {', '.join(through)} done")
+
+            result = run_all(name, variants, seed=seed, profile=profile, sets=settings, pcap=pcap, processes=processes or 0, finished=finished)
+    except ExperimentError as error:
+        raise Failed(str(error)) from None
+    if as_json:
+        click.echo(json.dumps(result.as_json(), indent=2, ensure_ascii=False))
+    else:
+        show(result, settings)
+
+
+def show(result: Result, settings: list[tuple[str, Setting]]) -> None:
+    """Print a result for a person: figures beside the published ones, ratios, tables, and what to make of it."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    chosen = result.experiment
+    console.print(f"{chosen.name}: {chosen.title}", markup=False)
+    if settings:
+        console.print("with " + ", ".join(f"{key}={value}" for key, value in settings), markup=False)
+    console.print()
+    console.print(_figures(result))
+    ratios = _ratios(result)
+    if ratios is not None:
+        console.print()
+        console.print(ratios)
+    for variant, outcome in result.outcomes.items():
+        for table in outcome.tables:
+            console.print()
+            console.print(_plain(table, variant if len(result.outcomes) > 1 else ""))
+    for heading, sentences in (("Differences", chosen.differences), ("Fitted", chosen.fitted)):
+        if sentences:
+            console.print(f"\n{heading}", markup=False)
+            for sentence in sentences:
+                click.echo(textwrap.fill(sentence, min(console.width, WIDTH) - 2, initial_indent="- ", subsequent_indent="  "))
+    if chosen.source:
+        click.echo(f"\nPublished: {chosen.source}")
+
+
+def _shown(result: Result) -> list[Figure]:
+    """The figures to show: those described, then others as they came."""
+    chosen = result.experiment
+    keys = dict.fromkeys(key for name, outcome in result.outcomes.items() for key in (*outcome.figures, *chosen.published.get(name, {})))
+    known = {figure.key: figure for figure in chosen.figures}
+    return [figure for figure in chosen.figures if figure.key in keys] + [Figure(key, key, "{:g}") for key in keys if key not in known]
+
+
+def _cell(figures: dict[str, float] | None, figure: Figure) -> str:
+    value = None if figures is None else figures.get(figure.key)
+    return "" if value is None else figure.form.format(value)
+
+
+def _new_table() -> RichTable:
+    from rich import box
+    from rich.table import Table as RichTable
+
+    return RichTable(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, header_style="bold")
+
+
+def _figures(result: Result) -> RichTable:
+    chosen = result.experiment
+    table = _new_table()
+    table.add_column("", no_wrap=True)
+    columns: list[dict[str, float]] = []
+    for name, outcome in result.outcomes.items():
+        published = chosen.published.get(name)
+        if published:
+            table.add_column(f"{name}\npublished", justify="right", style="dim")
+            columns.append(published)
+        table.add_column(f"{name}\nhere" if chosen.published else name, justify="right")
+        columns.append(outcome.figures)
+    for figure in _shown(result):
+        table.add_row(figure.label, *(_cell(figures, figure) for figures in columns))
+    return table
+
+
+def _ratios(result: Result) -> RichTable | None:
+    """After to before, published and here; None when not both ran."""
+    chosen = result.experiment
+    if chosen.compare is None or not set(chosen.compare) <= set(result.outcomes):
+        return None
+    before, after = chosen.compare
+    table = _new_table()
+    table.add_column(f"{after} / {before}", no_wrap=True)
+    table.add_column("published", justify="right", style="dim")
+    table.add_column("here", justify="right")
+    for figure in _shown(result):
+        ours = _ratio(result.outcomes[before].figures, result.outcomes[after].figures, figure.key)
+        theirs = _ratio(chosen.published.get(before, {}), chosen.published.get(after, {}), figure.key)
+        if theirs:
+            table.add_row(figure.label, theirs, ours + ("" if figure.claimed else " (not claimed)"))
+    return table if table.row_count else None
+
+
+def _ratio(before: dict[str, float], after: dict[str, float], key: str) -> str:
+    if key not in before or key not in after or not before[key]:
+        return ""
+    return f"{after[key] / before[key]:.2f}"
+
+
+def _plain(table: Table, variant: str) -> RichTable:
+    shown = _new_table()
+    shown.title = f"{table.title} ({variant})" if variant else table.title
+    shown.title_justify = "left"
+    for place, column in enumerate(table.header):
+        shown.add_column(column, justify="right" if place else "left")
+    for row in table.rows:
+        shown.add_row(*row)
+    return shown
+
+
+

@@ -1,0 +1,90 @@
+"""Running the variants of an experiment, each in a process of its own, and what comes out of it together.
+
+A run is a function of its settings and its seed alone, so where it runs cannot show in its figures; the JSON of a result
+is the same to the last digit for the same seed.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, NamedTuple
+
+from .experiment import Experiment, ExperimentError, Outcome, Setting, load, run_variant
+
+DEFAULT_PROFILE = "6.18"
+
+
+class Result(NamedTuple):
+    """The variants that ran, and what there is to compare them with."""
+
+    experiment: Experiment
+    seed: int
+    profile: str
+    outcomes: dict[str, Outcome]
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return {
+            "experiment": self.experiment.name,
+            "seed": self.seed,
+            "profile": self.profile,
+            "variants": {name: outcome.figures for name, outcome in self.outcomes.items()},
+            "published": {name: figures for name, figures in self.experiment.published.items() if name in self.outcomes},
+        }
+
+
+def run_all(
+    which: str,
+    variants: Sequence[str] = (),
+    *,
+    seed: int = 0,
+    profile: str = DEFAULT_PROFILE,
+    sets: Sequence[tuple[str, Setting]] = (),
+    pcap: str = "",
+    processes: int = 0,
+    finished: Callable[[str], object] = lambda variant: None,
+) -> Result:
+    """Run variants (default: all) of an experiment given by name or path.
+
+    pcap: a capture file; with several variants each gets its own, NAME-variant.pcapng. processes: at a time, 0 = one per
+    processor. finished: told of each variant that is through. Raises ExperimentError before anything runs for a
+    setting that cannot be."""
+    chosen = load(which)
+    names = list(dict.fromkeys(variants)) or list(chosen.variants)
+    for name in names:
+        chosen.resolve(name, sets)
+    captures = {name: _capture(pcap, name, len(names)) for name in names}
+    if len(names) == 1 or processes == 1:
+        outcomes = {}
+        for name in names:
+            outcomes[name] = run_variant(which, name, seed, profile, sets, captures[name])
+            finished(name)
+        return Result(chosen, seed, profile, outcomes)
+    pool = ProcessPoolExecutor(processes or _processors(), mp_context=multiprocessing.get_context("spawn"))
+    try:
+        futures = {pool.submit(run_variant, which, name, seed, profile, sets, captures[name]): name for name in names}
+        done = {}
+        for future in as_completed(futures):
+            done[futures[future]] = future.result()
+            finished(futures[future])
+    except BrokenProcessPool as error:
+        raise ExperimentError(f"a process that ran a variant of {chosen.name} was killed (out of memory?)") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return Result(chosen, seed, profile, {name: done[name] for name in names})
+
+
+def _capture(pcap: str, variant: str, count: int) -> str:
+    if not pcap or count == 1:
+        return pcap
+    stem, suffix = os.path.splitext(pcap)
+    word = "".join(letter if letter.isalnum() else "-" for letter in variant)
+    return f"{stem}-{'-'.join(part for part in word.split('-') if part)}{suffix}"
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0))
