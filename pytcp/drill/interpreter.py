@@ -36,8 +36,11 @@ if TYPE_CHECKING:
 _COMMENT = re.compile(r"""((?:[^#'"\n]|'[^']*'|"[^"]*"|(?<=[^\s])#)*)(#[^\n]*)?""")
 _ARITHMETIC = re.compile(r"\$\(\(([^()$]*(?:\([^()]*\)[^()$]*)*)\)\)")
 _PARENT = re.compile(r"\$\{?(PPID|PACKETDRILL_PID)\}?")
+_STREAM = re.compile(r"(?<!\S)[12](?=>)")  # "2>file" names a stream, "2 >file" does not
+_MARK = "\ue000"
 _OPERATORS = {";", "\n", "&&", "||", "|", "&", ">", ">>", "<", "&>", ">&", ";;"}
 MAX_DEPTH = 8
+CUBIC = "/sys/module/tcp_cubic/parameters/"
 MAX_FILE = 1 << 20
 
 # Sysctls of features that are not here: without the feature, the value says nothing.
@@ -125,6 +128,7 @@ class Shell:
         text = "\n".join(match[1] if (match := _COMMENT.fullmatch(line)) else line for line in text.split("\n"))
         text = _ARITHMETIC.sub(lambda found: str(_arithmetic(found[1])), text)
         text = _PARENT.sub(str(os.getpid()), text)
+        text = _STREAM.sub(lambda found: _MARK + found[0], text)
         lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|<>\n")
         lexer.whitespace = " \t\r"
         lexer.whitespace_split = True
@@ -221,6 +225,9 @@ class Shell:
         if path.startswith("/proc/sys/"):
             self._write(path[len("/proc/sys/") :], value)
             return
+        if path.startswith(CUBIC):
+            self._write(f"pytcp.tcp_cubic.{path[len(CUBIC) :]}", value)
+            return
         raise Unsupported(f"command 'echo {value} > {path}'")
 
     def _sysctl(self, args: list[str], data: str) -> str:
@@ -262,6 +269,8 @@ class Shell:
     def _contents(self, path: str) -> str:
         if path.startswith("/proc/sys/"):
             return self._value(path[len("/proc/sys/") :])
+        if path.startswith(CUBIC):
+            return self._value(f"pytcp.tcp_cubic.{path[len(CUBIC) :]}")
         if path in ("/proc/net/tcp", "/proc/net/tcp6"):
             return self._proc_tcp(path.endswith("6"))
         if path in self.files:
@@ -418,7 +427,7 @@ def _redirect(words: list[str]) -> tuple[list[str], str | None]:
     while at < len(words):
         word = words[at]
         if word in (">", ">>", "&>", "<", ">&"):
-            stream = plain.pop() if plain and plain[-1] in ("1", "2") and word != "&>" else "1"
+            stream = plain.pop()[1:] if plain and plain[-1].startswith(_MARK) and word != "&>" else "1"
             where = words[at + 1] if at + 1 < len(words) else ""
             if word == ">&" or where == "/dev/null" or word == "<":
                 target = "" if word == "&>" or (word != "<" and stream == "1" and where == "/dev/null") else target

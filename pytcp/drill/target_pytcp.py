@@ -11,7 +11,7 @@ import errno
 import os
 import select
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,9 @@ from pytcp.clock.virtual import VirtualRuntime
 from pytcp.link.frame import CSUM_NONE, GSO_NONE, GSO_TCPV4, GSO_TCPV6, RxFrame, TxFrame
 from pytcp.net import sysctl
 from pytcp.net.stack import Stack
+from pytcp.sockets.cmsg import MSG_ERRQUEUE
 from pytcp.sockets.socket import IOCTLS, Socket
-from pytcp.tcp.const import MSG_WAITALL
+from pytcp.tcp.const import MSG_PEEK, MSG_WAITALL
 from pytcp.tcp.info import TcpInfo
 
 from .blocking import Sleeper, Waits
@@ -43,7 +44,7 @@ SOCK_NONBLOCK = 0o4000
 SOCK_CLOEXEC = 0o2000000
 O_NONBLOCK = os.O_NONBLOCK
 MSG_DONTWAIT = 0x40
-MSG_UNKNOWN = {"MSG_FASTOPEN": 0x20000000, "MSG_ZEROCOPY": 0x4000000, "MSG_ERRQUEUE": 0x2000}
+MSG_UNKNOWN = {"MSG_FASTOPEN": 0x20000000, "MSG_ZEROCOPY": 0x4000000}
 POLLIN, POLLOUT, POLLERR, POLLHUP = select.POLLIN, select.POLLOUT, select.POLLERR, select.POLLHUP
 
 
@@ -312,7 +313,9 @@ class PytcpCalls:
             return sum(map(len, parts))
         handle = _sock(handle)
         if isinstance(parts, Null):
-            raise Unsupported("a NULL buffer: sockets of pytcp take Python buffers")
+            # a pointer into nowhere is found out when bytes are copied: after the socket's own reasons to refuse or to wait
+            handle.sock.send(b"", flags & ~MSG_DONTWAIT)
+            raise _bad(errno.EFAULT if handle.mask() & POLLOUT else errno.EAGAIN)
         data = memoryview(b"".join(parts))
         wait = not (handle.nonblocking or flags & MSG_DONTWAIT)
         sent = 0
@@ -337,7 +340,9 @@ class PytcpCalls:
     def recv(self, handle: Descriptor | Buffer, size: int | Null, flags: int, call: str) -> Waits:
         self._check_flags(flags)
         if isinstance(size, Null):
-            raise Unsupported("a NULL buffer: sockets of pytcp take Python buffers")
+            if not isinstance(handle, Descriptor) or handle.sock.recv(1, flags & ~(MSG_DONTWAIT | MSG_WAITALL) | MSG_PEEK):
+                raise _bad(errno.EFAULT)
+            return b""
         if isinstance(handle, Buffer):
             data = bytes(handle.data[handle.offset : handle.offset + size])
             handle.offset += len(data)
@@ -360,11 +365,18 @@ class PytcpCalls:
                 return got
 
     def recvmsg(self, handle: Descriptor, size: int, control: int, flags: int) -> Waits:
-        data = yield from self._wrapped(self.recv(handle, size, flags, "recvmsg"))
-        return data, [], 0
-
-    def _wrapped(self, generator: Any) -> Waits:
-        return (yield from generator) if isinstance(generator, Generator) else generator
+        self._check_flags(flags)
+        handle = _sock(handle)
+        wait = not (handle.nonblocking or flags & (MSG_DONTWAIT | MSG_ERRQUEUE))
+        while True:
+            try:
+                data, found, got, _ = handle.sock.recvmsg(size, control, flags & ~(MSG_DONTWAIT | MSG_WAITALL))
+            except BlockingIOError:
+                if not wait:
+                    raise
+                yield
+            else:
+                return data, found, got
 
     # --- options and the rest ---
 
@@ -385,7 +397,7 @@ class PytcpCalls:
         for text in ("SO_ZEROCOPY", "SO_TIMESTAMPING"):
             if level == 1 and name == NAMES[text]:
                 raise Unsupported(f"{text}: pytcp does not have it")
-        for text in ("TCP_FASTOPEN", "TCP_FASTOPEN_CONNECT", "TCP_FASTOPEN_KEY", "TCP_FASTOPEN_NO_COOKIE", "TCP_INQ", "TCP_MD5SIG", "TCP_ZEROCOPY_RECEIVE"):
+        for text in ("TCP_FASTOPEN", "TCP_FASTOPEN_CONNECT", "TCP_FASTOPEN_KEY", "TCP_FASTOPEN_NO_COOKIE", "TCP_MD5SIG", "TCP_ZEROCOPY_RECEIVE"):
             if level == 6 and name == NAMES[text]:
                 raise Unsupported(f"{text}: pytcp does not have it")
 

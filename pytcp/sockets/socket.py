@@ -41,6 +41,7 @@ IPPROTO_TCP = int(stdlib.IPPROTO_TCP)
 IPPROTO_IPV6 = int(stdlib.IPPROTO_IPV6)
 IPV6_V6ONLY = int(stdlib.IPV6_V6ONLY)
 TCP_NODELAY = int(stdlib.TCP_NODELAY)
+TCP_INQ = 36  # of the option and of its control message
 
 ALL_EVENTS = POLLIN | POLLPRI | POLLOUT | POLLERR | POLLHUP | POLLRDHUP
 MAX_BACKLOG = 0xFFFF
@@ -228,14 +229,19 @@ class Socket:
     def recvmsg(self, bufsize: int, ancbufsize: int = 0, flags: int = 0) -> tuple[bytes, Ancillary, int, SockAddr | None]:
         """(data, control data, message flags, address) as `socket.recvmsg` of a stream; the address is None.
 
+        With the option TCP_INQ the control data says how many bytes are left to read (TCP_CM_INQ, an int).
         With MSG_ERRQUEUE the oldest ICMP error kept under IP_RECVERR, or EAGAIN when there is none: as data the segment
         it was about, as far as it was quoted, as address where that was going, and as control data a struct
         sock_extended_err followed by the sockaddr of who reported the error (ip(7))."""
         if bufsize < 0 or ancbufsize < 0:
             raise ValueError("negative buffersize in recvmsg")
-        if not flags & MSG_ERRQUEUE:
-            return self.recv(bufsize, flags), [], flags & MSG_OOB, None
         sk = self.check_open()
+        if not flags & MSG_ERRQUEUE:
+            data = self.recv(bufsize, flags)
+            if sk.optmem is None or not sk.optmem.get((IPPROTO_TCP, TCP_INQ)):
+                return data, [], flags & MSG_OOB, None
+            ancillary, result = cmsg.fit([(IPPROTO_TCP, TCP_INQ, struct.pack("=i", api.inq_hint(sk)))], ancbufsize)
+            return data, ancillary, result | flags & MSG_OOB, None
         report = api.read_error_queue(sk)
         error = cmsg.extended_error(self.family, report.errno, report.origin, report.type, report.code, report.info, report.offender)
         ancillary, result = cmsg.fit([error], ancbufsize)

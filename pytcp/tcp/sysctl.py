@@ -102,6 +102,15 @@ class TcpSysctl:
     hystart_reset: str = "update"
     half_cwnd_cap: int = 1
     grow_skb: int = 1
+    # parameters of the module tcp_cubic
+    cubic_beta: int = 717
+    cubic_fast_convergence: int = 1
+    cubic_hystart: int = 1
+    cubic_hystart_ack_delta_us: int = 2000
+    cubic_hystart_detect: int = 3
+    cubic_hystart_low_window: int = 16
+    cubic_initial_ssthresh: int = 0
+    cubic_tcp_friendliness: int = 1
 
     def __init__(self) -> None:
         self.update_derived()
@@ -130,6 +139,11 @@ def _ipv4(attr: str, low: int | None, high: int | None, meaning: str, origin: st
 
 
 _I31 = 0x7FFFFFFF
+
+
+def _cubic(name: str, meaning: str) -> Entry:
+    return Entry(f"pytcp.tcp_cubic.{name}", f"cubic_{name}", None, _I31, meaning, f"/sys/module/tcp_cubic/parameters/{name}")
+
 
 TABLE: tuple[Entry, ...] = (
     _ipv4("tcp_abort_on_overflow", 0, 255, "answer a full accept queue with RST instead of silence"),
@@ -216,4 +230,12 @@ TABLE: tuple[Entry, ...] = (
     Entry("pytcp.hystart_reset", "hystart_reset", None, None, "update | update_gated | cong_avoid", "5.16 (4e1fddc98d25), 6.14 (25c1a9ca53db)"),
     Entry("pytcp.half_cwnd_cap", "half_cwnd_cap", 0, 1, "one burst takes at most half of cwnd"),
     Entry("pytcp.grow_skb", "grow_skb", 0, 1, "pull bytes from the next skb when quota allows", "6.10 (8ee602c63520)"),
+    _cubic("beta", "what a loss leaves of the window, of 1024"),
+    _cubic("fast_convergence", "a second loss below the last maximum gives room to others"),
+    _cubic("hystart", "leave slow start before it overflows the bottleneck"),
+    _cubic("hystart_ack_delta_us", "ACKs closer than this, us, belong to one train"),
+    _cubic("hystart_detect", "detectors: 1 ACK trains, 2 growing delay"),
+    _cubic("hystart_low_window", "HyStart begins at this window, packets"),
+    _cubic("initial_ssthresh", "first slow start threshold without HyStart, packets; 0 = none"),
+    _cubic("tcp_friendliness", "grow no slower than Reno would"),
 )

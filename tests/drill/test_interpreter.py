@@ -88,6 +88,12 @@ def test_nstat_shows_what_changed_since_the_last_look(shell: Shell) -> None:
         run(shell, "nstat | grep TcpExtOutOfWindowIcmps")
 
 
+def test_parameters_of_the_cubic_module_are_read_and_written(shell: Shell) -> None:
+    run(shell, "echo 2 > /sys/module/tcp_cubic/parameters/hystart_detect")
+    assert shell.stack.sysctl.cubic_hystart_detect == 2
+    run(shell, "cat /sys/module/tcp_cubic/parameters/hystart_detect | grep 2 > /dev/null")
+
+
 def test_sleep_takes_virtual_time(shell: Shell) -> None:
     assert run(shell, "sleep 0.25; sleep 1") == [250_000_000, 1_000_000_000]
 
@@ -103,7 +109,8 @@ def test_sleep_takes_virtual_time(shell: Shell) -> None:
         "sysctl -q kernel.panic=1",
         "sysctl -q net.ipv4.tcp_ecn=3",
         "sysctl -q net.ipv4.tcp_congestion_control=westwood",
-        "echo 3 > /sys/module/tcp_cubic/parameters/hystart_detect",
+        "echo 1 > /sys/module/tcp_bbr/parameters/none",
+        "echo 3 > /sys/module/tcp_cubic/parameters/bic_scale",
         "cat /etc/passwd",
         "sleep forever",
         "echo 'open quote",
@@ -114,7 +121,7 @@ def test_sleep_takes_virtual_time(shell: Shell) -> None:
 def test_what_is_not_known_is_unsupported_and_named(shell: Shell, text: str) -> None:
     with pytest.raises(Unsupported) as caught:
         run(shell, text)
-    word = text.split()[-1].strip("'&").strip() or "1"
+    word = text.split()[-1].rsplit("/", 1)[-1].strip("'&").strip() or "1"
     assert word in str(caught.value)
 
 

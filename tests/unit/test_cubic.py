@@ -81,3 +81,32 @@ def test_an_rto_forgets_the_epoch() -> None:
     ca.ssthresh(sk)
     ca.set_state(sk, const.CA_LOSS)
     assert (ca.last_max_cwnd, ca.epoch_start, ca.k) == (0, 0, 0)
+
+
+def test_beta_and_fast_convergence_decide_what_a_loss_leaves() -> None:
+    """717/1024 of 100 is 70; a second loss below the last maximum remembers (1024 + 717)/2048 of 70: 59. With beta 512 half is
+    left, and without fast convergence the window itself is remembered."""
+    sk = established(FakeHost(), cc="cubic", mss=1460)
+    ca = sk.ca
+    assert isinstance(ca, Cubic)
+    sk.snd_cwnd = 100
+    assert ca.ssthresh(sk) == 70
+    sk.snd_cwnd = 70
+    ca.ssthresh(sk)
+    assert ca.last_max_cwnd == 59
+    sk.sysctl.cubic_beta = 512
+    sk.sysctl.cubic_fast_convergence = 0
+    sk.snd_cwnd = 50
+    assert ca.ssthresh(sk) == 25
+    assert ca.last_max_cwnd == 50
+
+
+def test_initial_ssthresh_counts_only_without_hystart() -> None:
+    sk = established(FakeHost(), cc="cubic", mss=1460)
+    before = sk.snd_ssthresh
+    sk.sysctl.cubic_initial_ssthresh = 12
+    sk.ca.init(sk)
+    assert sk.snd_ssthresh == before
+    sk.sysctl.cubic_hystart = 0
+    sk.ca.init(sk)
+    assert sk.snd_ssthresh == 12

@@ -209,3 +209,34 @@ def test_before_5_16_rounds_were_reset_only_while_the_window_was_the_limit() -> 
     sk.is_cwnd_limited = True
     ca.cong_avoid(sk, sk.snd_una, 1)
     assert ca.round_start == host.now_ns // 1000
+
+
+# ---------------------------------------------------------------- the module's parameters
+
+
+@pytest.mark.parametrize(("detect", "train", "delay"), [(3, 1, 0), (2, 0, 1), (1, 1, 0), (0, 0, 0)])
+def test_hystart_detect_chooses_the_detectors(detect: int, train: int, delay: int) -> None:
+    """A train of 1 ms gaps at 46 ms, 6 ms above delay_min: more than its eighth. The train is long at the 21st ACK; the delay
+    counts from the ninth, when no round has ended."""
+    sk, ca, host = slow_start()
+    sk.sysctl.cubic_hystart_detect = detect
+    if detect == 3:
+        acks(sk, ca, host, 1000, 40)  # 40 ms: the train alone has something to say
+    else:
+        acks(sk, ca, host, 1000, 40, rtt_us=46_000)
+    assert (sk.mib.TCPHystartTrainDetect, sk.mib.TCPHystartDelayDetect) == (train, delay)
+
+
+def test_without_hystart_slow_start_goes_on() -> None:
+    sk, ca, host = slow_start()
+    sk.sysctl.cubic_hystart = 0
+    assert acks(sk, ca, host, 1000, 80, rtt_us=80_000) == 0
+
+
+def test_hystart_low_window_and_ack_delta_are_settings() -> None:
+    sk, ca, host = slow_start()
+    sk.sysctl.cubic_hystart_low_window = 41
+    assert acks(sk, ca, host, 1000, 80) == 0, "cwnd 40 is below it"
+    sk, ca, host = slow_start()
+    sk.sysctl.cubic_hystart_ack_delta_us = 3000
+    assert acks(sk, ca, host, 3000, 60) == 7, "3 ms is still a train: 21 ms"

@@ -325,6 +325,32 @@ def test_control_data_that_has_no_room_is_cut_as_linux_does(two: Two) -> None:
     assert flags == MSG_ERRQUEUE | MSG_CTRUNC
 
 
+def test_tcp_inq_says_what_a_read_left_and_that_the_end_is_still_to_come(two: Two) -> None:
+    """After the peer's FIN the hint is one more than what is left, so that it is never 0 before the end has been read (linux-sockets, TCP_INQ)."""
+    client, server = two.pair()
+    inq = (stdlib.IPPROTO_TCP, 36)
+    server.setsockopt(*inq, 1)
+    client.send(bytes(100))
+    two.run()
+
+    def left(bufsize: int) -> int:
+        data, control, flags, _ = server.recvmsg(bufsize, 100)
+        assert len(data) <= bufsize
+        assert flags == 0
+        ((level, kind, value),) = control
+        assert (level, kind) == inq
+        return int(struct.unpack("=i", value)[0])
+
+    assert left(60) == 40
+    assert left(40) == 0
+    client.send(bytes(50))
+    client.shutdown(stdlib.SHUT_WR)
+    two.run()
+    assert [left(20), left(30), left(30)] == [31, 1, 1]
+    server.setsockopt(*inq, 0)
+    assert server.recvmsg(10, 100)[1] == []
+
+
 # --- notices ---
 
 

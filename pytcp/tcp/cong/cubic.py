@@ -2,7 +2,8 @@
 
 Integer arithmetic and the kernel's approximate cube root, so that decisions match to the packet
 (linux-tcp §6.2, §14). Time is in jiffies for the growth function, in us for delays. HyStart lives in
-`hystart`. The parameters are module constants of Linux's tcp_cubic.
+`hystart`. The parameters of Linux's module are sysctls, `pytcp.tcp_cubic.*`; what the module derives from
+beta and bic_scale when it is loaded does not follow later changes there, and is constant here.
 """
 
 from __future__ import annotations
@@ -17,11 +18,8 @@ from .base import CongestionControl, cong_avoid_ai, slow_start
 if TYPE_CHECKING:
     from ..sock import Sock
 
-BETA = 717  # of 1024: multiplicative decrease
 BETA_SCALE = 1024
-FAST_CONVERGENCE = True
-TCP_FRIENDLINESS = True
-BETA_SCALED = 8 * (BETA_SCALE + BETA) // 3 // (BETA_SCALE - BETA)
+BETA_SCALED = 8 * (BETA_SCALE + 717) // 3 // (BETA_SCALE - 717)
 CUBE_RTT_SCALE = 410  # bic_scale 41 times 10: C = 0.4
 CUBE_FACTOR = (1 << 40) // CUBE_RTT_SCALE
 
@@ -93,22 +91,26 @@ class Cubic(CongestionControl):
 
     def init(self, sk: Sock) -> None:
         self._reset()
-        hystart.reset(self, sk)
+        if sk.sysctl.cubic_hystart:
+            hystart.reset(self, sk)
+        elif sk.sysctl.cubic_initial_ssthresh:
+            sk.snd_ssthresh = sk.sysctl.cubic_initial_ssthresh
 
     def ssthresh(self, sk: Sock) -> int:
         self.epoch_start = 0
         cwnd = sk.snd_cwnd
-        if cwnd < self.last_max_cwnd and FAST_CONVERGENCE:
-            self.last_max_cwnd = cwnd * (BETA_SCALE + BETA) // (2 * BETA_SCALE)
+        beta = sk.sysctl.cubic_beta
+        if cwnd < self.last_max_cwnd and sk.sysctl.cubic_fast_convergence:
+            self.last_max_cwnd = cwnd * (BETA_SCALE + beta) // (2 * BETA_SCALE)
         else:
             self.last_max_cwnd = cwnd
-        return max(cwnd * BETA // BETA_SCALE, 2)
+        return max(cwnd * beta // BETA_SCALE, 2)
 
     def cong_avoid(self, sk: Sock, ack: int, acked: int) -> None:
         if not is_limited(sk):
             return
         if sk.snd_cwnd < sk.snd_ssthresh:
-            if sk.sysctl.hystart_reset == "cong_avoid" and ack > self.end_seq:
+            if sk.sysctl.hystart_reset == "cong_avoid" and sk.sysctl.cubic_hystart and ack > self.end_seq:
                 hystart.reset(self, sk)
             acked = slow_start(sk, acked)
             if not acked:
@@ -146,7 +148,7 @@ class Cubic(CongestionControl):
             # the first loss has not happened: grow no slower than 5 % per round trip
             if not self.last_max_cwnd and self.cnt > 20:
                 self.cnt = 20
-        if TCP_FRIENDLINESS:
+        if sk.sysctl.cubic_tcp_friendliness:
             per_packet = (cwnd * BETA_SCALED) >> 3
             if per_packet > 0 and self.ack_cnt > per_packet:
                 more = (self.ack_cnt - 1) // per_packet
@@ -181,7 +183,7 @@ class Cubic(CongestionControl):
         delay = rtt_us or 1
         if not self.delay_min or self.delay_min > delay:
             self.delay_min = delay
-        if not self.found and sk.snd_cwnd < sk.snd_ssthresh:
-            if sk.sysctl.hystart_reset != "update" and sk.snd_cwnd < hystart.LOW_WINDOW:
+        if not self.found and sk.snd_cwnd < sk.snd_ssthresh and sk.sysctl.cubic_hystart:
+            if sk.sysctl.hystart_reset != "update" and sk.snd_cwnd < sk.sysctl.cubic_hystart_low_window:
                 return
             hystart.update(self, sk, delay)

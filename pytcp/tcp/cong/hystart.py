@@ -3,7 +3,8 @@
 Two detectors per round trip: the ACK train (ACKs closer than 2 ms for longer than half of the minimum
 delay) and the delay (RTT above delay_min by an eighth, 4–16 ms). Where a round is reset changed twice:
 in cong_avoid (so only while cwnd-limited), at the top of update but behind the low-window test
-(5.16, 4e1fddc98d25), before that test (6.14, 25c1a9ca53db): `pytcp.hystart_reset`.
+(5.16, 4e1fddc98d25), before that test (6.14, 25c1a9ca53db): `pytcp.hystart_reset`. Detectors, low window
+and the gap within a train: `pytcp.tcp_cubic.hystart_*`.
 Counters: TCPHystartTrainDetect, TCPHystartTrainCwnd, TCPHystartDelayDetect, TCPHystartDelayCwnd.
 """
 
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from ..sock import Sock
     from .cubic import Cubic
 
-LOW_WINDOW = 16  # packets
-ACK_DELTA_US = 2000
+TRAIN, DELAY = 1, 2  # detectors, bits of pytcp.tcp_cubic.hystart_detect
 MIN_SAMPLES = 8
 DELAY_MIN_US = 4000
 DELAY_MAX_US = 16000
@@ -44,11 +44,12 @@ def update(ca: Cubic, sk: Sock, delay_us: int) -> None:
     """One RTT sample in slow start, us."""
     if sk.sysctl.hystart_reset != "cong_avoid" and sk.snd_una > ca.end_seq:
         reset(ca, sk)
-    if sk.snd_cwnd < LOW_WINDOW:
+    if sk.snd_cwnd < sk.sysctl.cubic_hystart_low_window:
         return
+    detect = sk.sysctl.cubic_hystart_detect
     now_us = sk.host.now_ns // 1000
     mib = sk.mib
-    if now_us - ca.last_ack <= ACK_DELTA_US:
+    if detect & TRAIN and now_us - ca.last_ack <= sk.sysctl.cubic_hystart_ack_delta_us:
         ca.last_ack = now_us
         threshold = ca.delay_min + ack_delay_us(sk)
         # unpaced senders burst: half the delay is a train already
@@ -59,6 +60,8 @@ def update(ca: Cubic, sk: Sock, delay_us: int) -> None:
             mib.TCPHystartTrainDetect += 1
             mib.TCPHystartTrainCwnd += sk.snd_cwnd
             sk.snd_ssthresh = sk.snd_cwnd
+    if not detect & DELAY:
+        return
     if delay_us < ca.curr_rtt:
         ca.curr_rtt = delay_us
     if ca.sample_cnt < MIN_SAMPLES:
