@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from pytcp.tcp import gates
+
 from .truesize import tx_truesize
 
 if TYPE_CHECKING:
@@ -197,6 +199,8 @@ class Neighbour:
             queue, self.queue, self.queue_bytes = self.queue, None, 0
             for frame in queue:
                 self.output(frame)
+                if frame.owner is not None:
+                    gates.release(frame.owner)
 
     # --- time ---
 
@@ -257,6 +261,8 @@ class Neighbour:
         self.updated_ns = self.table.stack.heap.now_ns
         queue, self.queue, self.queue_bytes = self.queue, None, 0
         for frame in queue or ():
+            if frame.owner is not None:
+                gates.release(frame.owner)
             self.table.stack.unreachable(self, frame)
 
     def drop(self) -> None:
@@ -267,6 +273,8 @@ class Neighbour:
         self._set(FAILED)
         queue, self.queue, self.queue_bytes = self.queue, None, 0
         for frame in queue or ():
+            if frame.owner is not None:
+                gates.release(frame.owner)
             self.table.stack.dropped(frame)
 
 

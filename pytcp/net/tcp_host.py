@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytcp.link.frame import CSUM_NONE, GSO_ECN, GSO_TCPV4, GSO_TCPV6, TxFrame
 from pytcp.link.offload import segment
-from pytcp.tcp import icmp_err
+from pytcp.tcp import gates, icmp_err
 from pytcp.tcp import input as tcp_input
 from pytcp.tcp.const import CLOSE, CWR, LISTEN, SYN_SENT
 from pytcp.tcp.reset import closed_port
@@ -40,7 +40,7 @@ from pytcp.wire.tcp import parse_segment
 
 from . import icmp, icmpv6, ipv4
 from .addr import V4MAPPED
-from .neighbour import CONNECTED
+from .neighbour import CONNECTED, VALID
 from .packet import HOST, TO_US, Packet
 from .ports import PortTable
 from .route import BROADCAST, MULTICAST
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from pytcp.clock.heap import Timer, TimerHeap
     from pytcp.link.frame import Buffer
     from pytcp.tcp.skb import Skb
+    from pytcp.tcp.trace import Tracer
     from pytcp.wire.icmp import Quoted
 
     from .counters import Mib
@@ -107,6 +108,7 @@ class TcpHost:
         self._reset_flow = 0  # label a RST takes over from the segment it answers
         self.in_pass = False
         self.closed = False
+        self.tracer: Tracer | None = None  # given to every new socket
 
     # --- supplied by Stack ---
 
@@ -186,6 +188,8 @@ class TcpHost:
         frame = TxFrame(bytes(room) + ip + th, parts, room + size, gso_type if gso_size else 0, gso_size, room + l4, 16, sk, skb, truesize)
         self._confirm(sk, dst)
         dst.neigh.output(frame)
+        if skb is not None and not dst.neigh.state & VALID:
+            gates.hold(sk, gates.NEIGHBOUR)
         return 0
 
     def _confirm(self, sk: Sock, dst: Dst) -> None:
@@ -482,6 +486,7 @@ class TcpHost:
     def new_sock(self, family: int) -> Sock:
         """A Sock of this host."""
         sk = Sock(self, family)
+        sk.trace = self.tracer
         sk.ttl = self.sysctl.ip_default_ttl if family == 4 else self.sysctl.hop_limit
         if self.sysctl.ip_no_pmtu_disc:
             sk.pmtu_disc = PMTUDISC_DONT

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import errno
 
-from . import listen, recv, rwnd, timers, timewait, xmit
+from . import gates, listen, recv, rwnd, timers, timewait, xmit
 from .const import (
     ACK,
     CLOSE,
@@ -68,12 +68,14 @@ def set_state(sk: Sock, state: int) -> None:
     mib = sk.mib
     if state == ESTABLISHED or (state == CLOSE_WAIT and old == SYN_RECV):
         mib.TcpCurrEstab += 1
+        gates.begin(sk)
     elif state != CLOSE_WAIT:
         if 1 << old & _HAD_CONNECTION:
             mib.TcpCurrEstab -= 1
             if state == CLOSE:
                 mib.TcpEstabResets += 1
         if state == CLOSE:
+            gates.end(sk)
             sk.host.unhash(sk)
             if not sk.sock_flags & BINDPORT_LOCK:
                 release_port(sk)
@@ -230,7 +232,7 @@ _KEPT = {
     "delack_max_ns", "ts_recent", "ts_recent_stamp_s", "ts_offset", "heap_when", "keepopen", "keepalive_time", "keepalive_intvl", "keepalive_probes",
     "user_timeout_ms", "syn_retries", "linear_timeouts", "linger", "linger2", "backlog", "defer_accept", "last_overflow_ns", "fastopen",
     "error_queue", "cong_name", "ca", "reordering", "write_queue", "rtx_queue", "tsorted", "flowlabel", "txhash", "forward_alloc",
-    "max_window", "rcv_wnd", "rcv_ssthresh", "mss_cache", "pmtu_cookie",
+    "max_window", "rcv_wnd", "rcv_ssthresh", "mss_cache", "pmtu_cookie", "trace",
 }  # fmt: skip
 
 

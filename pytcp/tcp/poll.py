@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import recv, sendmsg, urgent
+from . import gates, recv, sendmsg, urgent
 from .const import CLOSE, LISTEN, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, RCV_SHUTDOWN, SEND_SHUTDOWN, SHUTDOWN_MASK, SYN_RECV, SYN_SENT
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ def poll(sk: Sock) -> int:
             mask |= POLLOUT
         else:
             sk.nospace = True
+            if sk.gate == gates.APP and sk.write_queue.head is None:
+                gates.idle(sk)
     if sk.sk_err or sk.error_queue:
         mask |= POLLERR
     return mask

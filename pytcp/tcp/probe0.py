@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import close, mtu, timers, tso, xmit
+from . import trace as tracing
 from .const import ACK, NSEC_PER_MSEC, PENDING_PROBE0, PSH, SF_DEAD
 from .skb import Skb
 
@@ -102,6 +103,8 @@ def write_wakeup(sk: Sock) -> int:
         skb.flags |= PSH
         error = xmit.transmit_skb(sk, skb)
         if not error:
+            if sk.trace is not None:
+                tracing.xmit(sk.trace, sk, skb, "probe", 1, 1)
             had_packets = sk.packets_out
             xmit.new_data_sent(sk, skb)
             if not had_packets:

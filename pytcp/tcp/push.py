@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import tsq, xmit
+from . import gates, tsq, xmit
 from .const import FIN, MSG_MORE, MSG_OOB, NAGLE_CORK, NAGLE_OFF, NAGLE_PUSH, PSH
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ def push(sk: Sock, flags: int, mss_now: int, nonagle: int, size_goal: int) -> No
             tsq.set_throttled(sk)
         # the completion may have come while the flag was being set
         if sk.wmem_alloc > skb.truesize:
+            if sk.gate <= gates.SNDBUF:
+                gates.switch(sk, gates.AUTOCORK)
             return
     if flags & MSG_MORE:
         nonagle = NAGLE_CORK

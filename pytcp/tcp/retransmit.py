@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import cwnd, ecn, frto, mtu, pacing, prr, rack, sack, timers, tso, tsq, undo, xmit
+from . import cwnd, ecn, frto, gates, mtu, pacing, prr, rack, sack, timers, tso, tsq, undo, xmit
+from . import trace as tracing
 from .const import (
     CA_CWR,
     CA_DISORDER,
@@ -316,6 +317,10 @@ def fragment(sk: Sock, skb: Skb, n: int, mss: int) -> Skb | None:
     return rest
 
 
+# of resend: the window shrank, and the segment is not the head
+BEYOND_WINDOW = -11
+
+
 def host_queue_guard(sk: Sock, skb: Skb) -> bool:
     """Whether the original is still in our own host's queue: a retransmission would be absurd."""
     if not skb.in_host:
@@ -323,12 +328,13 @@ def host_queue_guard(sk: Sock, skb: Skb) -> bool:
     tsq.set_throttled(sk)
     if skb.in_host:
         sk.mib.TCPSpuriousRtxHostQueues += 1
+        gates.hold(sk, gates.HOST_QUEUE)
         return True
     return False
 
 
-def resend(sk: Sock, skb: Skb, segs: int) -> int:
-    """Send (part of) `skb` again. 0, a negative errno-like refusal, or >0 when the host dropped it."""
+def resend(sk: Sock, skb: Skb, quota: int, why: str = "mss") -> int:
+    """Send (part of) `skb` again, `quota` segments at most, `why` so few. 0, a negative errno-like refusal, or >0 when the host dropped it."""
     if host_queue_guard(sk, skb):
         return -16
     if skb.seq < sk.snd_una:
@@ -341,11 +347,12 @@ def resend(sk: Sock, skb: Skb, segs: int) -> int:
     if avail <= 0:
         # the window shrank: only the head may still go, as a probe
         if skb.seq != sk.snd_una:
-            return -11
+            return BEYOND_WINDOW
         avail = mss
-    limit = mss * segs
+    limit = mss * quota
     if limit > avail:
         limit = avail // mss * mss or avail
+        why = "window"
     if skb.length > limit:
         if fragment(sk, skb, limit, mss) is None:
             return -12
@@ -353,6 +360,7 @@ def resend(sk: Sock, skb: Skb, segs: int) -> int:
         old = skb.pcount
         tso.set_pcount(skb, mss)
         _adjust_pcount(sk, skb, old - skb.pcount)
+        why = "again"
         room = min(avail, mss)
         if skb.length < room:
             _try_collapse(sk, skb, room)
@@ -372,6 +380,8 @@ def resend(sk: Sock, skb: Skb, segs: int) -> int:
     skb.sacked |= EVER_RETRANS
     if error:
         sk.mib.TCPRetransFail += segs
+    elif sk.trace is not None:
+        tracing.xmit(sk.trace, sk, skb, why, quota, quota, 1)
     return error
 
 
@@ -439,9 +449,9 @@ def unlink_rtx(sk: Sock, skb: Skb, heir: Skb) -> None:
     sk.rtx_queue.remove(skb)
 
 
-def retransmit_skb(sk: Sock, skb: Skb, segs: int) -> int:
+def retransmit_skb(sk: Sock, skb: Skb, segs: int, why: str = "mss") -> int:
     """Retransmit and do the scoreboard's book-keeping."""
-    error = resend(sk, skb, segs)
+    error = resend(sk, skb, segs, why)
     if not error:
         skb.sacked |= SACKED_RETRANS
         sk.retrans_out += skb.pcount
@@ -462,16 +472,20 @@ def xmit_retransmit_queue(sk: Sock) -> None:
     max_segs = tso.tso_segs(sk, mtu.current_mss(sk))
     hole: Skb | None = None
     rearm = False
+    gate = gates.CWND
     while skb is not None:
         if sk.pacing_status == 1 and pacing.check(sk):
+            gate = gates.PACING
             break
         if hole is None:
             sk.retransmit_hint = skb
         segs = sk.snd_cwnd - (sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out)
+        why = "cwnd"
         if segs <= 0:
             break
         if segs > max_segs:
             segs = max_segs
+            why = "autosize"
         sacked = skb.sacked
         if sk.retrans_out >= sk.lost_out:
             break
@@ -484,8 +498,11 @@ def xmit_retransmit_queue(sk: Sock) -> None:
             skb = skb.next
             continue
         if tsq.small_queue_check(sk, skb, 1):
+            gate = gates.TSQ
             break
-        if retransmit_skb(sk, skb, segs):
+        error = retransmit_skb(sk, skb, segs, why)
+        if error:
+            gate = gates.RWND if error == BEYOND_WINDOW else gates.HOST_QUEUE
             break
         if sk.ca_state == CA_LOSS:
             sk.mib.TCPSlowStartRetrans += skb.pcount
@@ -496,5 +513,10 @@ def xmit_retransmit_queue(sk: Sock) -> None:
         if skb is head and sk.pending != PENDING_REO_TIMEOUT:
             rearm = True
         skb = skb.next
+    if sk.lost_out > sk.retrans_out:
+        if gate != sk.gate:
+            gates.switch(sk, gate)
+    elif sk.write_queue.head is None:
+        gates.idle(sk)
     if rearm:
         timers.arm_rtx(sk, PENDING_RETRANS, sk.rto_ns)

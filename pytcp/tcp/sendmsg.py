@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from . import cwnd, mtu, push, rate, slab, xmit
+from . import cwnd, gates, mtu, push, rate, slab, xmit
 from .chrono import BUSY, SNDBUF_LIMITED
 from .chrono import start as chrono_start
 from .chrono import stop as chrono_stop
@@ -78,6 +78,9 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
                 sk.nospace = True
                 if done:
                     push.push(sk, flags & ~MSG_MORE, mss, NAGLE_PUSH, goal)
+                if queue.head is None:
+                    gates.idle(sk)
+                if done:
                     return done
                 raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
             skb = Skb(sk.write_seq, ACK, base)
@@ -202,6 +205,8 @@ def check_space(sk: Sock) -> None:
         sk.cwnd_stamp = sk.host.now_ns
     if stream_is_writeable(sk):
         sk.nospace = False
+        if sk.gate == gates.SNDBUF:
+            gates.idle(sk)
         sk.host.wake(sk, POLLOUT)
     if not sk.nospace and sk.chrono_kind == SNDBUF_LIMITED:
         chrono_stop(sk, SNDBUF_LIMITED)

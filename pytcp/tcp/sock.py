@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from .cong.base import CongestionControl
     from .skb import Buffer, Skb
+    from .trace import Tracer
 
 NEVER = 1 << 62
 
@@ -163,6 +164,8 @@ class Sock:
         # --- totals (info, request, ack, chrono, established, input, reassembly, retransmit, sack, timers, xmit) ---
         "segs_in", "segs_out", "data_segs_in", "data_segs_out", "bytes_sent", "bytes_acked", "bytes_received", "bytes_retrans", "total_retrans",
         "dsack_dups", "rcv_ooopack", "timeout_rehash", "chrono_kind", "chrono_start_us", "chrono_us",
+        # --- why (gates, close, net) ---
+        "gate", "gate_since_ns", "gate_seq", "gate_below", "gate_sums", "trace",
         # --- rare features, made on demand (cong, icmp_err, request, sockopt_ip, sockopt_tcp) ---
         "fastopen", "error_queue", "saved_syn", "cong_name",
     )  # fmt: skip
@@ -432,6 +435,13 @@ class Sock:
         self.chrono_kind = 0
         self.chrono_start_us = 0
         self.chrono_us: list[int] | None = None
+
+        self.gate = 0  # gates.APP
+        self.gate_since_ns = -1  # -1: not open (any more)
+        self.gate_seq = 0  # payload below it is charged to a gate
+        self.gate_below = 0  # what is shut behind a hold
+        self.gate_sums: list[int] | None = None  # ns of each gate, then bytes of each, from the first change on
+        self.trace: Tracer | None = None  # who is told of decisions
 
         self.fastopen: Any = None
         self.error_queue: Any = None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import NoReturn
 
-from . import sendmsg
+from . import gates, sendmsg
 from .const import POLLOUT
 from .sock import Sock
 
@@ -75,6 +75,8 @@ def write_space(sk: Sock) -> None:
     """Tell a waiting writer when the new limit leaves it room."""
     if sk.nospace and sendmsg.stream_is_writeable(sk):
         sk.nospace = False
+        if sk.gate == gates.SNDBUF:
+            gates.idle(sk)
         sk.host.wake(sk, POLLOUT)
 
 

@@ -29,8 +29,8 @@ PURE_ACK = 2  # truesize a pure ACK is charged, which tells it from everything e
 _SENDING_STATES = SF_ESTABLISHED | SF_FIN_WAIT1 | SF_CLOSING | SF_CLOSE_WAIT | SF_LAST_ACK
 
 
-def small_queue_check(sk: Sock, skb: Skb, factor: int) -> bool:
-    """Whether `skb` must wait for completions; `factor` 0 for new data, 1 for retransmissions."""
+def small_queue_check(sk: Sock, skb: Skb, factor: int) -> int:
+    """0, or the limit (bytes of truesize) that makes `skb` wait for completions; `factor` 0 for new data, 1 for retransmissions."""
     limit = sk.pacing_rate >> sk.pacing_shift
     if 2 * skb.truesize > limit:
         limit = 2 * skb.truesize
@@ -39,12 +39,12 @@ def small_queue_check(sk: Sock, skb: Skb, factor: int) -> bool:
         limit = cap
     limit <<= factor
     if sk.wmem_alloc <= limit:
-        return False
+        return 0
     # with little in flight the ACK clock might not restart us: never throttle the first two skbs
     if sk.rtx_queue.qlen <= 1:
-        return False
+        return 0
     set_throttled(sk)
-    return sk.wmem_alloc > limit
+    return limit if sk.wmem_alloc > limit else 0
 
 
 def set_throttled(sk: Sock) -> None:

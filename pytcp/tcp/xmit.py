@@ -10,7 +10,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from . import cwnd, delack, ecn, mtu, options, pacing, push, rate, retransmit, rwnd, sendmsg, timers, tlp, tso, tsq
+from . import cwnd, delack, ecn, gates, mtu, options, pacing, push, rate, retransmit, rwnd, sendmsg, timers, tlp, tso, tsq
+from . import trace as tracing
 from .chrono import BUSY, RWND_LIMITED
 from .chrono import start as chrono_start
 from .chrono import stop as chrono_stop
@@ -22,6 +23,7 @@ from .const import (
     CLOSE,
     ECE,
     FIN,
+    NAGLE_CORK,
     NAGLE_OFF,
     NAGLE_PUSH,
     PENDING_LOSS_PROBE,
@@ -29,6 +31,7 @@ from .const import (
     SYN,
     URG,
 )
+from .gates import APP, CORK, CWND, HOST_QUEUE, NAGLE, PACING, RWND, SNDBUF, TSO_DEFER, TSQ
 from .skb import Skb
 
 if TYPE_CHECKING:
@@ -204,21 +207,6 @@ def new_data_sent(sk: Sock, skb: Skb) -> None:
         sendmsg.check_space(sk)
 
 
-def split_point(sk: Sock, skb: Skb, mss: int, quota: int, nonagle: int) -> int:
-    """Bytes of a multi-segment skb that may go now; a trailing partial segment may ride along."""
-    window = sk.snd_una + sk.snd_wnd - skb.seq
-    max_len = quota * mss
-    if max_len <= window and skb is not sk.write_queue.tail:
-        return max_len
-    needed = skb.length if skb.length < window else window
-    if max_len <= needed:
-        return max_len
-    partial = needed % mss
-    if push.nagle_blocks(sk, partial != 0, nonagle):
-        return needed - partial
-    return needed
-
-
 def _grow(sk: Sock, skb: Skb, want: int) -> None:
     """Pull bytes from the next skb so that a burst reaches its quota (6.10, 8ee602c63520)."""
     nxt = skb.next
@@ -259,29 +247,38 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
     the zero-window probe timer."""
     queue = sk.write_queue
     sysctl = sk.sysctl
+    trace = sk.trace
     sent = 0
     rwnd_limited = False
     cwnd_limited = False
+    held = 0
     max_segs = tso.tso_segs(sk, mss)
     had_packets = sk.packets_out
     while True:
         skb = queue.head
         if skb is None:
+            gate = SNDBUF if sk.nospace else APP
             break
         if sk.pacing_status == 1 and pacing.check(sk):
+            gate = PACING
             break
         in_flight = sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out
         quota = sk.snd_cwnd - in_flight
+        why = "cwnd"
         if quota <= 0:
             if push_one != 2:
+                gate = CWND
                 break
             quota = 1
+            why = "tlp"
         elif sysctl.half_cwnd_cap:
             half = sk.snd_cwnd >> 1
             if quota > half:
                 quota = half or 1
+                why = "cwnd/2"
         if quota > max_segs:
             quota = max_segs
+            why = "autosize"
         length = skb.length
         # two segments of a jumbo MSS may be more than an IPv4 packet can hold
         if quota * mss > length and skb.next is not None and sysctl.grow_skb and quota * mss <= sk.gso_max_size:
@@ -295,36 +292,78 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
             segs = skb.pcount = -(-length // mss)
             skb.gso_size = mss
             end = skb.seq + mss
-        if end > sk.snd_una + sk.snd_wnd:
+        window = sk.snd_una + sk.snd_wnd
+        if end > window:
             rwnd_limited = True
+            gate = RWND
             break
         if segs == 1:
             if not push.nagle_test(sk, skb, mss, nonagle if skb is queue.tail else NAGLE_PUSH):
+                gate = CORK if nonagle & NAGLE_CORK else NAGLE
                 break
         else:
             if not push_one:
                 verdict = tso.should_defer(sk, skb, max_segs)
                 if verdict:
+                    gate = TSO_DEFER
                     if verdict == tso.DEFER_CWND_LIMITED:
                         cwnd_limited = True
+                        gate = CWND
                     elif verdict == tso.DEFER_RWND_LIMITED:
                         rwnd_limited = True
+                        gate = RWND
                     break
-            limit = mss if sk.snd_up > sk.snd_una else split_point(sk, skb, mss, quota, nonagle)
+            # the split point: whole segments of the quota; a partial one at the end of data or window may ride along
+            limit = quota * mss
+            if sk.snd_up > sk.snd_una:
+                limit = mss
+                why = "urgent"
+            else:
+                window -= skb.seq
+                if limit > window or skb is queue.tail:
+                    needed = length if length < window else window
+                    if limit > needed:
+                        limit = needed
+                        why = "window"
+                        partial = needed % mss
+                        if partial and push.nagle_blocks(sk, True, nonagle):
+                            limit -= partial
+                            if needed == length:
+                                why = "nagle-tail"
             if length > limit:
                 queue.insert_after(skb, tso.fragment(sk, skb, limit, mss))
-        if tsq.small_queue_check(sk, skb, 0):
+        held = tsq.small_queue_check(sk, skb, 0)
+        if held:
+            gate = TSQ
             break
         if skb.seq == skb.end_seq:
+            gate = APP
             break
         if transmit_skb(sk, skb):
+            gate = HOST_QUEUE
             break
+        if trace is not None:
+            if skb.length == length and length < quota * mss:
+                # nothing cut it
+                why = "queue" if skb.next is None else "write"
+            elif why == "autosize" and (max_segs + 1) * mss > sk.gso_max_size:
+                why = "gso_max"
+            tracing.xmit(trace, sk, skb, why, quota, max_segs)
         new_data_sent(sk, skb)
         if skb.length < skb.pcount * mss:
             sk.snd_sml = skb.end_seq
         sent += skb.pcount
         if push_one:
+            gate = SNDBUF if sk.nospace else APP
+            if queue.head is not None:
+                # what is left was not looked at: it waits for what it waited for
+                gate = sk.gate
+                trace = None
             break
+    if gate != sk.gate:
+        gates.switch(sk, gate)
+    if trace is not None and queue.head is not None:
+        tracing.stop(trace, sk, gate, held)
     if rwnd_limited:
         chrono_start(sk, RWND_LIMITED)
     elif sk.chrono_kind == RWND_LIMITED:
@@ -361,6 +400,9 @@ def data_snd_check(sk: Sock) -> None:
     """After an ACK: send what became possible, tell a waiting writer about new room."""
     if sk.write_queue.head is not None:
         push_pending_frames(sk, mtu.current_mss(sk), sk.nonagle)
+    elif sk.gate > SNDBUF and sk.lost_out <= sk.retrans_out:
+        # what waited has gone or is acknowledged
+        gates.idle(sk)
     if sk.nospace:
         sendmsg.check_space(sk)
 

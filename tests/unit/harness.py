@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pytcp.clock.heap import TimerHeap
 from pytcp.tcp import cong as congestion
-from pytcp.tcp import const, rwnd, tsq
+from pytcp.tcp import const, gates, rwnd, tsq
 from pytcp.tcp.mib import TcpMib
 from pytcp.tcp.seq import unwrap
 from pytcp.tcp.skb import Skb
@@ -244,6 +244,7 @@ def established(
     sk.high_seq = sk.snd_nxt
     sk.cwnd_stamp = sk.lsndtime_ns = sk.wstamp_ns = sk.host.now_ns
     congestion.init(sk)
+    gates.begin(sk)
     if srtt_us:
         from pytcp.tcp import rtt
 

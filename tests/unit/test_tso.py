@@ -212,31 +212,47 @@ def queue_of(length: int, window: int = 1 << 20, cwnd: int = 20) -> tuple[Sock, 
     return sk, skb
 
 
+def first_cut(sk: Sock, nonagle: int = 0) -> int:
+    """Payload of the first super-segment that leaves."""
+    host = sk.host
+    assert isinstance(host, FakeHost)
+    sk.ca_state = const.CA_RECOVERY  # nothing is deferred then
+    xmit.write_xmit(sk, 1000, nonagle, 1)
+    return host.take()[0].length
+
+
 def test_the_quota_cuts_at_a_segment_boundary() -> None:
-    sk, skb = queue_of(7500)
-    assert xmit.split_point(sk, skb, 1000, 3, 0) == 3000
+    sk, _ = queue_of(7500, cwnd=6)
+    assert first_cut(sk) == 3000, "half of the congestion window"
 
 
 def test_a_partial_last_segment_rides_along_when_nagle_lets_it() -> None:
-    sk, skb = queue_of(4480)
-    assert xmit.split_point(sk, skb, 1000, 10, 0) == 4480
+    sk, _ = queue_of(4480)
+    assert first_cut(sk) == 4480
 
 
-def test_it_stays_behind_an_unacknowledged_small_segment_or_a_cork() -> None:
-    sk, skb = queue_of(4480)
-    assert xmit.split_point(sk, skb, 1000, 10, const.NAGLE_CORK) == 4000
-    sk.packets_out = 1
-    sk.snd_sml = sk.snd_nxt
-    sk.snd_una -= 10
-    assert xmit.split_point(sk, skb, 1000, 10, 0) == 4000
-    assert xmit.split_point(sk, skb, 1000, 10, const.NAGLE_OFF) == 4480
+@pytest.mark.parametrize(("nonagle", "bytes_"), [(0, 4000), (const.NAGLE_CORK, 4000), (const.NAGLE_OFF, 4480)])
+def test_it_stays_behind_an_unacknowledged_small_segment_or_a_cork(nonagle: int, bytes_: int) -> None:
+    host = FakeHost()
+    sk = established(host, mss=1000)
+    sendmsg.sendmsg(sk, bytes(100))
+    assert [s.length for s in host.take()] == [100]
+    sk.snd_cwnd = 0
+    sendmsg.sendmsg(sk, bytes(4480))
+    sk.snd_cwnd = 20
+    assert first_cut(sk, nonagle) == bytes_
+
+
+def test_a_cork_alone_holds_it_too() -> None:
+    sk, _ = queue_of(4480)
+    assert first_cut(sk, const.NAGLE_CORK) == 4000
 
 
 @pytest.mark.parametrize(("nonagle", "bytes_"), [(const.NAGLE_CORK, 2000), (const.NAGLE_OFF, 2600)])
 def test_a_window_that_ends_within_a_segment_is_treated_alike(nonagle: int, bytes_: int) -> None:
-    sk, skb = queue_of(7500)
+    sk, _ = queue_of(7500)
     sk.snd_wnd = 2600
-    assert xmit.split_point(sk, skb, 1000, 10, nonagle) == bytes_
+    assert first_cut(sk, nonagle) == bytes_
 
 
 def test_one_burst_takes_at_most_half_of_the_congestion_window() -> None:
