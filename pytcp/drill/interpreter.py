@@ -328,7 +328,7 @@ class Shell:
         raise Unsupported(whole)
 
     def _route(self, words: list[str], whole: str) -> None:
-        prefix, numbers, lock, via = words[0] if words else "", dict.fromkeys(("mtu", "advmss", "initcwnd", "initrwnd"), 0), False, ""
+        prefix, numbers, lock, via = words[0] if words else "", dict.fromkeys(("mtu", "advmss", "initcwnd", "initrwnd", "quickack"), 0), False, ""
         at = 1
         while at < len(words):
             word = words[at]
@@ -356,6 +356,7 @@ class Shell:
             stack.add_route(
                 f"{format_ip(target)}/{plen}", via or None, stack.interface("tun0"), metric=old[0].metric, mtu=numbers["mtu"], mtu_lock=lock,
                 advmss=numbers["advmss"], initcwnd=numbers["initcwnd"], initrwnd=numbers["initrwnd"],
+                quickack=bool(numbers["quickack"]),
             )  # fmt: skip
         except (OSError, ValueError) as error:
             raise Exit(2, str(error)) from None

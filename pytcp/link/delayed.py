@@ -4,8 +4,8 @@
 its completion as a quantity: drawn uniformly for each frame (`delay_ns`), now and then much later
 (`late`, a driver that forgets its interrupt), or *missed*: the socket's charge is taken back but
 nobody is called, which is what a completion does that reads the flags before the sender's THROTTLED
-is visible (the race of tcp_push, fixed in Linux 6.8 by 7267e8dcad6b). The flag then stays set and
-only the peer's ACK, or a later completion, moves the socket on.
+is visible (the race of tcp_push, fixed in Linux 6.8 by 7267e8dcad6b: it takes `pytcp.push_barrier` off).
+The flag then stays set and only the peer's ACK, or a later completion, moves the socket on.
 
 Completions of one socket keep their order, those of different sockets need not: a NIC has many queues
 and a socket stays on one. Everything random is seeded, so a run in virtual time repeats.

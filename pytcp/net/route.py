@@ -46,7 +46,7 @@ class Route:
 
     __slots__ = (
         "prefix", "plen", "gateway", "dev", "source", "metric", "kind", "mtu", "mtu_lock", "advmss", "initcwnd", "initrwnd",
-        "ecn", "origin", "expires_ns", "preference",
+        "ecn", "quickack", "origin", "expires_ns", "preference",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +65,7 @@ class Route:
         initcwnd: int = 0,
         initrwnd: int = 0,
         ecn: bool = False,
+        quickack: bool = False,
         origin: str = "static",
         preference: int = 1,
     ) -> None:
@@ -81,6 +82,7 @@ class Route:
         self.initcwnd = initcwnd
         self.initrwnd = initrwnd
         self.ecn = ecn  # connections may use ECN whatever tcp_ecn says
+        self.quickack = quickack  # every segment is acknowledged at once
         self.origin = origin  # static, kernel, ra, redirect
         self.expires_ns = 0  # 0: never
         self.preference = preference  # among routes of one metric, lowest first (RFC 4191)
@@ -176,7 +178,7 @@ class Dst:
 
     __slots__ = (
         "family", "daddr", "saddr", "dev", "gateway", "neigh", "kind", "gen", "mtu", "route_mtu", "mtu_lock", "advmss", "advmss_metric",
-        "min_advmss", "initcwnd", "initrwnd", "ecn", "hoplimit", "route",
+        "min_advmss", "initcwnd", "initrwnd", "ecn", "quickack", "gso_max_size", "hoplimit", "route",
     )  # fmt: skip
 
     def __init__(
@@ -199,6 +201,8 @@ class Dst:
         self.initcwnd = route.initcwnd if route is not None else 0
         self.initrwnd = route.initrwnd if route is not None else 0
         self.ecn = route.ecn if route is not None else False
+        self.quickack = route.quickack if route is not None else False
+        self.gso_max_size = dev.link.gso_max_size  # IP length of the largest super-segment
         self.hoplimit = 0  # 0: the sysctl or what the router advertised
         self.route = route
         self.set_mtu(mtu, self.mtu_lock)

@@ -283,6 +283,7 @@ def _route(route: Route, now: int) -> Facts:
         "advmss": route.advmss,
         "initcwnd": route.initcwnd,
         "initrwnd": route.initrwnd,
+        "quickack": int(route.quickack),
         "expires_s": max(0, route.expires_ns - now) // _S if route.expires_ns else None,
         "preference": ("high", "medium", "low")[route.preference],
     }

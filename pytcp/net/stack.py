@@ -305,12 +305,13 @@ class Stack(TcpHost):
         initcwnd: int = 0,
         initrwnd: int = 0,
         ecn: bool = False,
+        quickack: bool = False,
     ) -> Route:
         """Add a route: "10.1.0.0/16", "default" (of the gateway's family) or "default6".
 
         kind: unicast, unreachable, prohibit, blackhole, throw. mtu_lock: send without DF and do not learn.
-        advmss, initcwnd, initrwnd: 0 = by the rules. ecn: let connections use it, whatever tcp_ecn says. Raises ValueError for bad addresses; OSError
-        ENETUNREACH when the gateway is not on a link, EEXIST."""
+        advmss, initcwnd, initrwnd: 0 = by the rules. ecn: let connections use it, whatever tcp_ecn says. quickack: acknowledge every
+        segment at once. Raises ValueError for bad addresses; OSError ENETUNREACH when the gateway is not on a link, EEXIST."""
         gateway = parse_ip(via) if via is not None else b""
         if prefix in ("default", "default6"):
             six = prefix == "default6" or len(gateway) == 16
@@ -330,7 +331,7 @@ class Stack(TcpHost):
             metric = 0 if len(target) == 4 else 1024
         route = Route(
             target, plen, dev, gateway=gateway, source=parse_ip(source) if source else b"", metric=metric, kind=number,
-            mtu=mtu, mtu_lock=mtu_lock, advmss=advmss, initcwnd=initcwnd, initrwnd=initrwnd, ecn=ecn,
+            mtu=mtu, mtu_lock=mtu_lock, advmss=advmss, initcwnd=initcwnd, initrwnd=initrwnd, ecn=ecn, quickack=quickack,
         )  # fmt: skip
         table.add(route)
         self.routes_changed()

@@ -253,9 +253,8 @@ def _check_word(sysctl: Sysctl, entry: Entry, word: str) -> str:
         if word not in cong.available():
             raise OSError(errno.ENOENT, f"{entry.name}: no congestion control {word!r}; there are {', '.join(cong.available())}")
     else:
-        words = [part.strip() for part in entry.meaning.split("|")]
-        if word not in words:
-            raise OSError(errno.EINVAL, f"{entry.name}: {word!r} is not one of {', '.join(words)}")
+        if word not in entry.words:
+            raise OSError(errno.EINVAL, f"{entry.name}: {word!r} is not one of {', '.join(entry.words)}")
     return word
 
 

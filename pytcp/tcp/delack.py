@@ -46,8 +46,11 @@ def exit_pingpong(sk: Sock) -> None:
 
 
 def in_quickack_mode(sk: Sock) -> bool:
-    """Whether each segment is acknowledged at once: budget left, and not interactive."""
-    return sk.quick > 0 and sk.pingpong < sk.sysctl.tcp_pingpong_thresh
+    """Whether each segment is acknowledged at once: budget left and not interactive, or the route wants it."""
+    if sk.quick > 0 and sk.pingpong < sk.sysctl.tcp_pingpong_thresh:
+        return True
+    dst = sk.dst
+    return dst is not None and dst.quickack
 
 
 def incr_quickack(sk: Sock, most: int) -> None:

@@ -167,7 +167,7 @@ def predicted(sk: Sock, seg: Segment) -> bool:
         sk.window_due = window
         xmit.send_ack(sk)
         sk.window_due = -1
-    elif sk.ack_pending & ACK_NOW or (sk.quick and sk.pingpong < sysctl.tcp_pingpong_thresh):
+    elif sk.ack_pending & ACK_NOW or (sk.quick and sk.pingpong < sysctl.tcp_pingpong_thresh) or sk.dst.quickack:
         xmit.send_ack(sk)
     else:
         delack.send_delayed_ack(sk)

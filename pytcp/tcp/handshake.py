@@ -75,6 +75,7 @@ def connect(sk: Sock) -> int:
     sk.tcp_header_len = TCP_HEADER + (TSTAMP_ALIGNED if sysctl.tcp_timestamps else 0)
     sk.mss_clamp = sk.user_mss or default_mss(sk.family)
     sk.max_window = 0
+    mtu.setup_caps(sk)
     mtu.sync_mss(sk, dst.mtu)
     sk.advmss = clamp_mss(sk, dst.advmss)
     rwnd.init_rcv_mss(sk)

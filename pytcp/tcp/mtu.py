@@ -3,7 +3,8 @@
 mss_cache is what fits behind the header that every segment has; current_mss() also leaves room for
 SACK blocks. size_goal() is how large a super-segment sendmsg fills: always a multiple of MSS, at most
 half the largest window the peer ever offered, so that the peer can be kept busy by two of them.
-Sysctl: tcp_min_snd_mss.
+Until 3.19 this was also where super-segments were sized to the pacing rate (`pytcp.autosize_at`).
+Sysctls: tcp_min_snd_mss, tcp_min_tso_segs.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ TCP_MSS_DEFAULT = 536
 
 def net_header_len(sk: Sock) -> int:
     return 20 if sk.family == 4 else 40
+
+
+def setup_caps(sk: Sock) -> None:
+    """Take over what the device of the route can do (`sk_setup_caps`): how large a super-segment may be."""
+    sk.gso_max_size = sk.dst.gso_max_size - (sk.sysctl.max_tcp_header + 1)
 
 
 def bound_to_half_wnd(sk: Sock, pktsize: int) -> int:
@@ -59,7 +65,11 @@ def current_mss(sk: Sock) -> int:
 
 def size_goal(sk: Sock, mss: int) -> int:
     """Bytes sendmsg puts into one skb; a multiple of `mss`."""
-    limit = bound_to_half_wnd(sk, sk.gso_max_size)
+    limit = sk.gso_max_size
+    if sk.sysctl.sized_by_sendmsg:
+        # half a millisecond of the pacing rate, which is twice the window's in slow start
+        limit = min(limit, max(sk.pacing_rate // 2000, sk.sysctl.tcp_min_tso_segs * mss))
+    limit = bound_to_half_wnd(sk, limit)
     goal = sk.size_goal_segs * mss
     if not goal <= limit < goal + mss:
         sk.size_goal_segs = min(limit // mss, sk.gso_max_segs)

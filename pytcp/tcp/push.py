@@ -2,7 +2,8 @@
 
 Autocork (Linux 3.14, f54b311142a9) holds a small write while earlier data of the same socket still
 waits in the host's transmit queue: the completion sends it, merged with what came meanwhile.
-TCP_NODELAY is not consulted; `pytcp.autocork_nodelay` has the two variants that were proposed.
+TCP_NODELAY is not consulted; `pytcp.autocork_nodelay` has the two variants that were proposed,
+`pytcp.autocork_cond` the three conditions of its history.
 Nagle as modified by Minshall blocks a small segment only behind an earlier *small* one that is
 unacknowledged. Sysctl: tcp_autocorking. Counter: TCPAutoCorking.
 """
@@ -57,11 +58,20 @@ def should_autocork(sk: Sock, skb: Skb, size_goal: int) -> bool:
     return (
         skb.length < size_goal
         and sk.wmem_alloc > skb.truesize
-        and sk.rtx_queue.head is not None
         and not skb.eor
         and sk.sysctl.tcp_autocorking != 0
+        and _something_ahead(sk, skb)
         and _autocork_allowed(sk)
     )
+
+
+def _something_ahead(sk: Sock, skb: Skb) -> bool:
+    """Never hold the first packet: an ACK must be able to release the data. What "first" meant changed (pytcp.autocork_cond)."""
+    cond = sk.sysctl.autocork_cond
+    if cond == "rtx_nonempty":
+        return sk.rtx_queue.head is not None
+    # 4.15 split the queue, and "not its head" came to mean the first of the unsent
+    return cond == "none" or skb is not sk.write_queue.head
 
 
 def _autocork_allowed(sk: Sock) -> bool:

@@ -329,6 +329,7 @@ class Request:
         child.total_retrans = self.num_retrans
         child.mss_clamp = self.mss
         child.advmss = handshake.clamp_mss(lsk, self.dst.advmss)
+        mtu.setup_caps(child)
         mtu.sync_mss(child, self.dst.mtu)
         rwnd.init_rcv_mss(child)
         if self.ecn_ok:

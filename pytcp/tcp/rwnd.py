@@ -5,7 +5,8 @@ from one to the other and is measured on the first segment of each new size (6.6
 offered is the smallest of free space, `rcv_ssthresh` (slow start of the window, against peers that send
 small segments) and `window_clamp`. The right edge never moves left unless tcp_shrink_window says so.
 RFC 9293 §3.8.6, RFC 7323 §2. Sysctls: tcp_rmem, rmem_max, tcp_app_win, tcp_shrink_window,
-tcp_workaround_signed_windows, pytcp.clamp_follows_ratio. Counters: TCPFromZeroWindowAdv,
+tcp_workaround_signed_windows, pytcp.init_rwnd, pytcp.scaling_ratio_default, pytcp.scaling_ratio_measured,
+pytcp.clamp_follows_ratio. Counters: TCPFromZeroWindowAdv,
 TCPToZeroWindowAdv, TCPWantZeroWindowAdv.
 """
 
@@ -86,6 +87,8 @@ def select_initial_window(sk: Sock, space_: int, mss: int, clamp: int, wscale_ok
     if room > mss:
         room -= room % mss
     rcv_wnd = min(room, MAX_TCP_WINDOW) if sysctl.tcp_workaround_signed_windows else room
+    if not init_rcv_wnd and sysctl.init_rwnd:
+        init_rcv_wnd = sysctl.init_rwnd if mss <= 1460 else max(1460 * sysctl.init_rwnd // mss, 2)
     if init_rcv_wnd:
         rcv_wnd = min(rcv_wnd, init_rcv_wnd * mss)
     wscale = 0
@@ -183,7 +186,7 @@ def measure_rcv_mss(sk: Sock, seg: Segment) -> None:
     if size >= sk.rcv_mss:
         if size != sk.rcv_mss:
             ratio = max(1, min((seg.length << 8) // seg.truesize, 255))
-            if ratio != sk.scaling_ratio:
+            if ratio != sk.scaling_ratio and sk.sysctl.scaling_ratio_measured:
                 sk.scaling_ratio = ratio
                 if sk.sysctl.clamp_follows_ratio:
                     set_window_clamp(sk, win_from_space(sk, sk.rcvbuf))

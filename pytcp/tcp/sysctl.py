@@ -90,18 +90,22 @@ class TcpSysctl:
     ip_local_port_range: tuple[int, int] = (32768, 60999)
     ip_no_pmtu_disc: int = 0
     min_pmtu: int = 552
-    # pytcp.*: facts of the modelled kernel's configuration (linux-tcp §14) and variants (§11)
+    # pytcp.*: facts of the modelled kernel's configuration, and variants of its algorithms
     hz: int = 250
     max_tcp_header: int = 192
     skb_base_truesize: int = 832
-    scaling_ratio_default: int = 128
-    clamp_follows_ratio: int = 1
     autocork_nodelay: str = "mainline"
+    autocork_cond: str = "rtx_nonempty"
     push_barrier: int = 1
     autosize_at: str = "xmit"
-    hystart_reset: str = "update"
+    tsq_cap: str = "always"
     half_cwnd_cap: int = 1
     grow_skb: int = 1
+    hystart_reset: str = "update"
+    init_rwnd: int = 0
+    scaling_ratio_default: int = 128
+    scaling_ratio_measured: int = 1
+    clamp_follows_ratio: int = 1
     # parameters of the module tcp_cubic
     cubic_beta: int = 717
     cubic_fast_convergence: int = 1
@@ -121,6 +125,8 @@ class TcpSysctl:
         self.ato_min: int = self.hz // 25  # TCP_ATO_MIN = TCP_DELACK_MIN, jiffies
         # gaps up to this leave an ACK timeout of ato_min as it is (an odd ato_min never stays)
         self.ato_short_ns: int = -1 if self.ato_min & 1 else self.ato_min // 2 * self.tick_ns
+        self.sized_by_sendmsg: bool = self.autosize_at == "sendmsg"
+        self.tsq_capped_paced: bool = self.tsq_cap == "always"
 
 
 class Entry(NamedTuple):
@@ -131,11 +137,20 @@ class Entry(NamedTuple):
     low: int | None
     high: int | None
     meaning: str
-    origin: str = ""
+    origin: str = ""  # where it comes from: releases and commits
+    words: tuple[str, ...] = ()  # the values of a variant that is chosen by name
 
 
 def _ipv4(attr: str, low: int | None, high: int | None, meaning: str, origin: str = "") -> Entry:
     return Entry(f"net.ipv4.{attr}", attr, low, high, meaning, origin)
+
+
+def _pytcp(attr: str, low: int, high: int, meaning: str, origin: str) -> Entry:
+    return Entry(f"pytcp.{attr}", attr, low, high, meaning, origin)
+
+
+def _choice(attr: str, words: tuple[str, ...], meaning: str, origin: str) -> Entry:
+    return Entry(f"pytcp.{attr}", attr, None, None, meaning, origin, words)
 
 
 _I31 = 0x7FFFFFFF
@@ -219,17 +234,33 @@ TABLE: tuple[Entry, ...] = (
     _ipv4("ip_local_port_range", 1, 65535, "ephemeral ports, first and last"),
     _ipv4("ip_no_pmtu_disc", 0, 3, "path MTU discovery off"),
     Entry("net.ipv4.route.min_pmtu", "min_pmtu", 68, _I31, "smallest path MTU believed"),
-    Entry("pytcp.hz", "hz", 100, 1000, "timer tick of the modelled kernel, 1/s", "CONFIG_HZ"),
-    Entry("pytcp.max_tcp_header", "max_tcp_header", 128, 512, "MAX_TCP_HEADER of the modelled kernel"),
-    Entry("pytcp.skb_base_truesize", "skb_base_truesize", 576, 4096, "memory charged per skb beside its payload"),
-    Entry("pytcp.scaling_ratio_default", "scaling_ratio_default", 1, 255, "window per 256 buffer bytes before any was measured", "65 in 6.6, 128 since 6.10"),
-    Entry("pytcp.clamp_follows_ratio", "clamp_follows_ratio", 0, 1, "window_clamp follows a changed scaling_ratio", "6.11 (a2cbb1603943)"),
-    Entry("pytcp.autocork_nodelay", "autocork_nodelay", None, None, "mainline | any_nonagle | nodelay_only", "f3f32a356c0d, reverted the same day"),
-    Entry("pytcp.push_barrier", "push_barrier", 0, 1, "fence between setting THROTTLED and re-reading", "6.8 (7267e8dcad6b)"),
-    Entry("pytcp.autosize_at", "autosize_at", None, None, "xmit | sendmsg", "3.19 (605ad7f184b6)"),
-    Entry("pytcp.hystart_reset", "hystart_reset", None, None, "update | update_gated | cong_avoid", "5.16 (4e1fddc98d25), 6.14 (25c1a9ca53db)"),
-    Entry("pytcp.half_cwnd_cap", "half_cwnd_cap", 0, 1, "one burst takes at most half of cwnd"),
-    Entry("pytcp.grow_skb", "grow_skb", 0, 1, "pull bytes from the next skb when quota allows", "6.10 (8ee602c63520)"),
+    _pytcp("hz", 100, 1000, "timer tick of the modelled kernel, 1/s", "CONFIG_HZ"),
+    _pytcp("max_tcp_header", 128, 512, "MAX_TCP_HEADER of the modelled kernel", "192; 320 with wireless drivers configured"),
+    _pytcp("skb_base_truesize", 576, 4096, "memory charged per skb beside its payload, bytes", "832 measured on 6.18; 1280 to 6.2, 896 to 6.13"),
+    _choice(
+        "autocork_nodelay", ("mainline", "any_nonagle", "nodelay_only"), "sockets autocorking spares",
+        "f3f32a356c0d, reverted the same day; never released",
+    ),
+    _choice(
+        "autocork_cond", ("rtx_nonempty", "not_head", "none"), "what must be ahead of a held write",
+        "3.14 none; 4.15 not_head; 4.17 rtx_nonempty (114f39feab36)",
+    ),
+    _pytcp("push_barrier", 0, 1, "fence between setting THROTTLED and re-reading the charge: no completion misses the flag", "6.8 (7267e8dcad6b)"),
+    _choice("autosize_at", ("xmit", "sendmsg"), "where bursts are sized to the pacing rate", "xmit since 3.19 (605ad7f184b6)"),
+    _choice(
+        "tsq_cap", ("always", "unpaced_only"), "sockets whose TSQ limit tcp_limit_output_bytes caps",
+        "unpaced_only 5.0 (c73e5807e4f6) to 6.15; always again 6.16 (c4221a8cc3a7)",
+    ),
+    _pytcp("half_cwnd_cap", 0, 1, "one burst takes at most half of cwnd", "3.18 (d649a7a81f3b)"),
+    _pytcp("grow_skb", 0, 1, "pull bytes from the next skb when quota allows", "6.10 (8ee602c63520)"),
+    _choice(
+        "hystart_reset", ("update", "update_gated", "cong_avoid"), "where HyStart's round is reset",
+        "5.16 update_gated (4e1fddc98d25); 6.14 update (25c1a9ca53db)",
+    ),
+    _pytcp("init_rwnd", 0, 65535, "first receive window at most so many segments of 1460 bytes; 0 = what the buffer holds", "20 until 4.20 (a337531b942b)"),
+    _pytcp("scaling_ratio_default", 1, 255, "window per 256 buffer bytes before any was measured", "65 in 6.6 (dfa2f0483360), 128 since 6.10 (697a6c8cec03)"),
+    _pytcp("scaling_ratio_measured", 0, 1, "measure the ratio on what is received", "6.6 (dfa2f0483360)"),
+    _pytcp("clamp_follows_ratio", 0, 1, "window_clamp follows a changed scaling_ratio", "6.11 (a2cbb1603943)"),
     _cubic("beta", "what a loss leaves of the window, of 1024"),
     _cubic("fast_convergence", "a second loss below the last maximum gives room to others"),
     _cubic("hystart", "leave slow start before it overflows the bottleneck"),

@@ -3,7 +3,8 @@
 Autosizing (Linux 3.12, at transmit time since 3.19: 605ad7f184b6) gives a burst about 1 ms of the
 pacing rate, so that a slow flow does not dump 64 KiB into the network; short RTTs get a bonus since
 5.18 (65466904b015). Deferral waits a little for the next ACK when a burst would be cut short.
-Sysctls: tcp_min_tso_segs, tcp_tso_rtt_log, tcp_tso_win_divisor.
+Sysctls: tcp_min_tso_segs, tcp_tso_rtt_log, tcp_tso_win_divisor, pytcp.autosize_at (`sendmsg`: `mtu.size_goal`
+sizes, and a burst has no limit here).
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ DEFER_RWND_LIMITED = 3
 def tso_segs(sk: Sock, mss: int) -> int:
     """Segments one burst may have at the current pacing rate (max_segs of this call of write_xmit)."""
     sysctl = sk.sysctl
-    size = sk.pacing_rate >> sk.pacing_shift
     gso_max = sk.gso_max_size
+    if sysctl.sized_by_sendmsg:
+        return min(max(gso_max // mss, 1), sk.gso_max_segs)
+    size = sk.pacing_rate >> sk.pacing_shift
     log = sysctl.tcp_tso_rtt_log
     if log:
         r = sk.min_rtt_us >> log

@@ -4,7 +4,9 @@ A socket is charged (sk_wmem_alloc, truesize) for every skb between transmit and
 the limit it stops and sets THROTTLED; the completion that finds THROTTLED clears it and lets the
 socket send again. Autocork shares the flag. In Linux the completion may run on another CPU, hence the
 re-read after setting the flag; here completions are reaped by the ring's own pass, so the re-read sees
-what the first read saw and stands for the kernel's order of events. Sysctl: tcp_limit_output_bytes.
+what the first read saw and stands for the kernel's order of events. What a CPU with weak memory order
+makes of it without a fence is a variant (`wfree_missed`, `link.delayed`).
+Sysctls: tcp_limit_output_bytes, pytcp.tsq_cap, pytcp.push_barrier.
 """
 
 from __future__ import annotations
@@ -34,10 +36,21 @@ def small_queue_check(sk: Sock, skb: Skb, factor: int) -> int:
     limit = sk.pacing_rate >> sk.pacing_shift
     if 2 * skb.truesize > limit:
         limit = 2 * skb.truesize
-    cap = sk.sysctl.tcp_limit_output_bytes
-    if limit > cap:
+    sysctl = sk.sysctl
+    cap = sysctl.tcp_limit_output_bytes
+    if limit > cap and (sysctl.tsq_capped_paced or not sk.pacing_status):
         limit = cap
     limit <<= factor
+    return _over(sk, limit)
+
+
+def small_queue_check_unsplit(sk: Sock) -> int:
+    """The test before 3.19: made before a burst is cut, and the sysctl is the least a socket may have."""
+    limit = sk.pacing_rate >> sk.pacing_shift
+    return _over(sk, max(limit, sk.sysctl.tcp_limit_output_bytes))
+
+
+def _over(sk: Sock, limit: int) -> int:
     if sk.wmem_alloc <= limit:
         return 0
     # with little in flight the ACK clock might not restart us: never throttle the first two skbs
@@ -70,7 +83,11 @@ def wfree(sk: Sock, skb: Skb | None, truesize: int) -> None:
 def wfree_missed(sk: Sock, skb: Skb | None, truesize: int) -> bool:
     """A TX completion that read the flags before THROTTLED was visible: it calls nobody, and the flag stays.
 
-    Returns whether somebody waited for the call."""
+    The fence in `tcp_push` (pytcp.push_barrier) makes this impossible: then it is a completion like any other.
+    Returns whether somebody waited for the call and did not get it."""
+    if sk.sysctl.push_barrier:
+        wfree(sk, skb, truesize)
+        return False
     throttled = sk.tsq_throttled
     sk.tsq_throttled = False
     wfree(sk, skb, truesize)

@@ -253,6 +253,7 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
     cwnd_limited = False
     held = 0
     max_segs = tso.tso_segs(sk, mss)
+    unsplit = sysctl.sized_by_sendmsg
     had_packets = sk.packets_out
     while True:
         skb = queue.head
@@ -330,9 +331,17 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
                             limit -= partial
                             if needed == length:
                                 why = "nagle-tail"
+            if unsplit:
+                held = tsq.small_queue_check_unsplit(sk)
+                if held:
+                    gate = TSQ
+                    break
             if length > limit:
                 queue.insert_after(skb, tso.fragment(sk, skb, limit, mss))
-        held = tsq.small_queue_check(sk, skb, 0)
+        if not unsplit:
+            held = tsq.small_queue_check(sk, skb, 0)
+        elif segs == 1:
+            held = tsq.small_queue_check_unsplit(sk)
         if held:
             gate = TSQ
             break

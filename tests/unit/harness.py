@@ -61,8 +61,8 @@ class FakeDst:
         self.initrwnd = 0
         self.ecn = False
         self.advmss = 0
-        self.quickack = 0
-        self.rto_min_us = 0
+        self.quickack = False
+        self.gso_max_size = 65536
 
 
 class FakeHost:

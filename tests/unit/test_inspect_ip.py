@@ -47,7 +47,8 @@ def route(dst: str, prefixlen: int, **more: Any) -> Facts:
     six = ":" in dst
     return {
         "family": 6 if six else 4, "type": "unicast", "dst": dst, "prefixlen": prefixlen, "gateway": None, "dev": "v0", "origin": "static", "source": None,
-        "metric": 1024 if six else 0, "mtu": 0, "mtu_lock": False, "advmss": 0, "initcwnd": 0, "initrwnd": 0, "expires_s": None, "preference": "medium", **more,
+        "metric": 1024 if six else 0, "mtu": 0, "mtu_lock": False, "advmss": 0, "initcwnd": 0, "initrwnd": 0, "quickack": 0,
+        "expires_s": None, "preference": "medium", **more,
     }  # fmt: skip
 
 

@@ -126,6 +126,7 @@ def test_the_completion_of_a_bare_ack_calls_nobody() -> None:
 def test_a_missed_completion_frees_and_leaves_the_flag_to_the_next() -> None:
     """The race of tcp_push (linux-tcp §2.4): count decremented, flag read too early, nobody called."""
     sk, host = sender(1000)
+    sk.sysctl.push_barrier = 0
     sendmsg.sendmsg(sk, bytes(20_000))
     host.take()
     charged = sk.wmem_alloc

@@ -200,7 +200,7 @@ def _route_pairs(entry: Facts) -> list[tuple[str, str, Any]]:
     return pairs
 
 
-_METRICS = ("mtu", "advmss", "initcwnd", "initrwnd")
+_METRICS = ("mtu", "advmss", "initcwnd", "initrwnd", "quickack")
 
 
 def route_line(entry: Facts, *, dev: bool = True) -> str:
