@@ -22,7 +22,7 @@ US = 1000
 ONE_WAY = 400 * US
 
 
-def reply_times(delayed: Delayed, requests: int = 10, autocork: int = 1, variant: str = "mainline") -> tuple[list[int], Stack]:
+def reply_times(delayed: Delayed, requests: int = 10, autocork: int = 1, variant: str = "mainline", barrier: int = 1) -> tuple[list[int], Stack]:
     """How long each reply takes from the server's writes to the client's last byte, ns; and the server."""
     runtime = VirtualRuntime()
     ends = pipe_pair(runtime.heap, delay_ns=ONE_WAY, mtu=9001)
@@ -31,6 +31,7 @@ def reply_times(delayed: Delayed, requests: int = 10, autocork: int = 1, variant
         sysctl.set_(stack.sysctl, "pytcp.hz", 1000)
     sysctl.set_(server.sysctl, "net.ipv4.tcp_autocorking", autocork)
     sysctl.set_(server.sysctl, "pytcp.autocork_nodelay", variant)
+    sysctl.set_(server.sysctl, "pytcp.push_barrier", barrier)
     client.add_interface(ends[0], ["10.0.0.1/24"])
     server.add_interface(ends[1], ["10.0.0.2/24"], tx_mode=delayed)
     listener = serve(server, 4, 80)
@@ -75,19 +76,25 @@ def test_without_autocork_it_does_not_wait() -> None:
 
 @pytest.mark.parametrize("variant", ["any_nonagle", "nodelay_only"])
 def test_both_variants_keep_autocork_from_a_nodelay_socket(variant: str) -> None:
-    times, server = reply_times(Delayed((20 * US, 50 * US), missed=1.0), variant=variant)
+    times, server = reply_times(Delayed((20 * US, 50 * US), missed=1.0), variant=variant, barrier=0)
     assert all(time <= ONE_WAY + US for time in times)
     assert server.mib.TCPAutoCorking == 0
 
 
 def test_a_missed_completion_leaves_it_to_the_clients_delayed_ack() -> None:
-    times, server = reply_times(Delayed((20 * US, 50 * US), missed=1.0))
+    times, server = reply_times(Delayed((20 * US, 50 * US), missed=1.0), barrier=0)
     stalled = [time for time in times if time > 10 * MS]
     # right after a delayed ACK the next reply is acknowledged at once; then the client is in ping-pong again
     assert len(stalled) >= 4
     assert all(40 * MS <= time <= 45 * MS for time in stalled)
     ring = server.interface("pipe1").ring
     assert ring.missed >= len(stalled)  # type: ignore[attr-defined]
+
+
+def test_with_the_fence_of_6_8_no_completion_is_missed() -> None:
+    times, server = reply_times(Delayed((20 * US, 50 * US), missed=1.0), barrier=1)
+    assert all(ONE_WAY + 20 * US <= time <= ONE_WAY + 51 * US for time in times)
+    assert server.interface("pipe1").ring.missed == 0  # type: ignore[attr-defined]
 
 
 def test_a_late_completion_costs_what_it_is_late() -> None:
