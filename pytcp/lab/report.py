@@ -1,0 +1,383 @@
+"""One HTML file that shows a run, or several variants of an experiment side by side; it opens without a network.
+
+On top the figures with the published ones beside them; then the time–sequence graph of each flow, the gates that held the sender
+back, events, and the sampled series, all on one time axis; then where the time went and why super-segments had their sizes; at the
+bottom settings and versions. Pointing at a super-segment says why it had its size and what held the next one back.
+
+The chart is Plotly's, its JavaScript embedded (`report.js` decides what to draw for what is in view, `report.css` how the page
+looks). A Content-Security-Policy in the page forbids every request, so that a mistake here cannot make one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytcp
+
+
+from . import timeline as timelines
+from .record import Record
+from .timeline import Timeline
+
+MISSING = "reports need plotly: pip install 'pytcp-stack[lab]'"
+UNITS = {"ns": 1, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+FIRST = 4  # flows shown when the page opens; a click shows another
+
+TRACKS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#0891b2", "#ca8a04", "#be185d", "#4d7c0f", "#64748b")
+# one colour for one idea: cwnd blue, the peer's window amber, pacing green, nothing more to send grey
+COLOURS: Mapping[str, Mapping[str, str]] = {
+    "why": {
+        "cwnd": "#3b82f6", "cwnd/2": "#06b6d4", "window": "#f59e0b", "autosize": "#10b981", "gso_max": "#8b5cf6", "write": "#64748b", "queue": "#94a3b8",
+        "nagle-tail": "#ec4899", "urgent": "#84cc16", "probe": "#eab308", "mss": "#a16207", "again": "#b45309", "tlp": "#f97316", "retransmit": "#ef4444",
+    },
+    "gates": {
+        "app": "#cbd5e1", "sndbuf": "#a16207", "cork": "#a78bfa", "nagle": "#ec4899", "autocork": "#d946ef", "tso_defer": "#14b8a6", "tsq": "#6366f1",
+        "cwnd": "#3b82f6", "rwnd": "#f59e0b", "pacing": "#10b981", "host_queue": "#475569", "neighbour": "#78716c",
+    },
+    "marks": {"ca_state": "#f97316", "rto": "#ef4444", "tlp": "#eab308", "undo": "#10b981", "ecn": "#8b5cf6", "hystart": "#3b82f6"},
+}  # fmt: skip
+SACK, EDGE = "#a855f7", "#d97706"
+SYMBOLS = {"ca_state": "diamond", "rto": "x", "tlp": "triangle-up", "undo": "circle", "ecn": "square", "hystart": "star-triangle-down"}
+
+# panels of sampled columns: name, title, label of the axis, height in pixels, lines (column, name, divisor, unit, colour, dash)
+PANELS: tuple[tuple[str, str, str, int, tuple[tuple[str, str, float, str, str, str], ...]], ...] = (
+    (
+        "cwnd", "Congestion window", "segments", 190,
+        (
+            ("cwnd", "cwnd", 1, " segments", "#3b82f6", "solid"),
+            ("inflight", "in flight", 1, " segments", "#10b981", "solid"),
+            ("ssthresh", "ssthresh", 1, " segments", "#ef4444", "dash"),
+        ),
+    ),
+    ("rtt", "Round-trip time", "ms", 140, (("srtt_us", "srtt", 1000, " ms", "#8b5cf6", "solid"), ("rttvar_us", "rttvar", 1000, " ms", "#d946ef", "dot"))),
+    ("rate", "Pacing rate", "bit/s", 140, (("pacing_rate", "pacing rate", 0.125, "bit/s", "#10b981", "solid"),)),
+    (
+        "windows", "Windows", "bytes", 140,
+        (("snd_wnd", "the peer's window", 1, " bytes", "#d97706", "solid"), ("rcv_wnd", "our window", 1, " bytes", "#0891b2", "dash")),
+    ),
+)  # fmt: skip
+QUEUE_LINES = (("packets", "packets", 1, " packets", "#0891b2", "solid"), ("drops", "drops so far", 1, "", "#ef4444", "dash"), ("marks", "marks so far", 1, "", "#8b5cf6", "dot"))
+
+Figures = Mapping[str, Mapping[str, Any]]
+
+
+class Column(NamedTuple):
+    """How a figure is shown: its name, its label, a format for numbers."""
+
+    key: str
+    label: str
+    form: str = ""
+
+
+def write_html(
+    path: str | Path,
+    records: Mapping[str, Record] | Sequence[Record],
+    figures: Figures | None = None,
+    published: Figures | None = None,
+    *,
+    title: str = "",
+    summary: str = "",
+    columns: Iterable[Column] = (),
+    compare: tuple[str, str] | None = None,
+    notes: Sequence[tuple[str, Sequence[str]]] = (),
+) -> None:
+    """Write the report of one record, or of several to compare.
+
+    records: by variant, or in order. figures, published: variant -> figure -> value; those published stand beside ours.
+    title, summary: of the page; by default the experiment's. columns: which figures, how labelled; others follow as they are.
+    compare: (before, after): a column of ratios. notes: (heading, sentences), as differences and sources.
+    Raises ImportError when plotly is not installed, and OSError."""
+    named = dict(records) if isinstance(records, Mapping) else _named(records)
+    if not named:
+        raise ValueError("no record to report")
+    page = build(named, figures or {}, published or {}, title=title, summary=summary, columns=tuple(columns), compare=compare, notes=notes)
+    Path(path).write_text(page, encoding="utf-8")
+
+
+def _named(records: Sequence[Record]) -> dict[str, Record]:
+    """Records by their variant, numbered where that does not tell them apart."""
+    found: dict[str, Record] = {}
+    for number, record in enumerate(records, 1):
+        name = str(record.meta.get("variant") or record.meta.get("experiment") or f"run {number}")
+        found[name if name not in found else f"{name} ({number})"] = record
+    return found
+
+
+def build(
+    records: Mapping[str, Record],
+    figures: Figures,
+    published: Figures,
+    *,
+    title: str = "",
+    summary: str = "",
+    columns: Sequence[Column] = (),
+    compare: tuple[str, str] | None = None,
+    notes: Sequence[tuple[str, Sequence[str]]] = (),
+) -> str:
+    """The page as text."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise ImportError(MISSING) from None
+    first = next(iter(records.values()))
+    heading = title or str(first.meta.get("experiment") or "a run")
+    lines = _timelines(records)
+    body = "\n".join(
+        part
+        for part in (
+            f"<header><div><h1>{escape(heading)}</h1>{_paragraphs(summary)}<p class=note>{escape(_about(records))}</p></div><div class=bar>"
+            '<button id="theme">dark</button></div></header>',
+            figures_table(figures, published, columns, compare),
+            '<h2>In time</h2><div class=bar id="tracks"></div><div class="bar screen"><span class=note>Drag to zoom, shift-drag to pan, Ctrl and wheel or + and − to zoom in '
+            "time, arrows to move; click a name in a legend to hide it. Point at a super-segment to see why it had its size.</span>"
+            '<button class=push id="reset">show everything</button></div>',
+            '<div id="chart" role="img" aria-label="time–sequence graph and series"></div><p class=note id="drawn"></p>',
+            _left_out(records),
+            f"<div class=columns>{''.join(_flow_tables(line) for line in lines[:FIRST])}</div>",
+            "".join(f"<h2>{escape(head)}</h2>" + "".join(f"<p>{escape(text)}</p>" for text in sentences) for head, sentences in notes if sentences),
+            _settings(records),
+            f"<footer>Made by pytcp {escape(pytcp.__version__)}. All data are in this file; it asks for nothing.</footer>",
+        )
+        if part
+    )
+    data = json.dumps(page_data(heading, records, lines), separators=(",", ":"), allow_nan=False)
+    return _page(heading, body, data, get_plotlyjs())
+
+
+def _page(heading: str, body: str, data: str, plotly: str) -> str:
+    here = resources.files(__package__)
+    css, script = (here.joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+    # inside <script> only "</" and "<!--" could end or bend the element
+    safe = data.replace("<", "\\u003c")
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(heading)}</title>
+<link rel="icon" href="data:,">
+<style>{css}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+<script type="application/json" id="data">{safe}</script>
+<script>{plotly}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+# --- what the chart draws ---
+
+
+def _timelines(records: Mapping[str, Record]) -> list[Timeline]:
+    found = []
+    for variant, record in records.items():
+        flows = timelines.flows_of(record)
+        for flow in flows:
+            name = flow if len(records) == 1 else variant if len(flows) == 1 else f"{variant}: {flow}"
+            found.append(timelines.timeline(record, flow, name))
+    return found
+
+
+def page_data(title: str, records: Mapping[str, Record], lines: Sequence[Timeline]) -> dict[str, Any]:
+    """Everything `report.js` needs, as JSON values. Words are numbered: `words[n]`."""
+    words: dict[str, int] = {}
+
+    def word(text: str | None) -> int | None:
+        return None if text is None else words.setdefault(text, len(words))
+
+    span = max(end - start for start, end in (record.span_ns() for record in records.values()))
+    unit = max((name for name, size in UNITS.items() if span >= 2 * size), key=UNITS.__getitem__, default="ns")
+    tracks = [_track(line, TRACKS[place % len(TRACKS)], word) for place, line in enumerate(lines)]
+    return {
+        "title": title,
+        "unit": unit,
+        "span": max(span, 1),
+        "first": FIRST,
+        "tracks": tracks,
+        "panels": [_panel(*panel) for panel in PANELS],
+        "queues": _queues(records),
+        "words": list(words),
+        "why": timelines.WHY,
+        "gates": timelines.GATES,
+        "marks": timelines.MARKS,
+        "symbols": SYMBOLS,
+        "colours": {**COLOURS, "sack": SACK, "edge": EDGE},
+    }
+
+
+def _track(line: Timeline, colour: str, word: Any) -> dict[str, Any]:
+    xmit = dict(line.xmit)
+    xmit["why"] = [word(why) for why in xmit["why"]]
+    xmit["flags"] = [word(flags) for flags in xmit["flags"]]
+    xmit["held"] = [[number for gate, ns in held for number in (word(gate), ns)] for held in xmit["held"]]
+    series = {name: values for name, values in line.series.items() if name != "gate" and any(values)}
+    series["t"] = line.series["t"]
+    return {
+        "name": line.name,
+        "short": line.name if len(line.name) <= 18 else line.name[:17] + "…",
+        "colour": colour,
+        "classes": [name for name in COLOURS["why"] if name in line.sizes()] + [name for name in line.sizes() if name not in COLOURS["why"]],
+        "xmit": xmit,
+        "acks": line.acks,
+        "sacks": line.sacks,
+        "edge": line.edge,
+        "gates": {**line.gates, "gate": [word(gate) for gate in line.gates["gate"]]},
+        "marks": {"t": line.marks["t"], "kind": [word(kind) for kind in line.marks["kind"]], "text": [word(text) for text in line.marks["text"]]},
+        "series": series,
+    }
+
+
+def _panel(name: str, title: str, label: str, height: int, lines: Iterable[tuple[str, str, float, str, str, str]]) -> dict[str, Any]:
+    keys = ("column", "name", "scale", "suffix", "colour", "dash")
+    return {"name": name, "title": title, "label": label, "height": height, "lines": [dict(zip(keys, line, strict=True)) for line in lines]}
+
+
+def _queues(records: Mapping[str, Record]) -> list[dict[str, Any]]:
+    """A panel for each queue that ever held, dropped or marked something; variants of one queue share it."""
+    names = dict.fromkeys(name for record in records.values() for name in record.queue_names())
+    panels = []
+    for queue in names:
+        tracks = []
+        for place, (variant, record) in enumerate(records.items()):
+            start, _ = record.span_ns()
+            rows = [row for row in record.queues if row["queue"] == queue]
+            series = {column: [row.get(column) for row in rows] for column, *_ in QUEUE_LINES}
+            series = {column: values for column, values in series.items() if any(values)}
+            if series:
+                colour = TRACKS[place % len(TRACKS)]
+                series["t"] = [row["t_ns"] - start for row in rows]
+                tracks.append({"name": f"{variant} {queue}", "short": variant, "colour": colour, "series": series})
+        if tracks:
+            panels.append({**_panel(f"queue {queue}", f"Queue: {queue}", "packets", 140, QUEUE_LINES), "tracks": tracks})
+    return panels
+
+
+# --- what stands around it ---
+
+
+def figures_table(figures: Figures, published: Figures, columns: Sequence[Column], compare: tuple[str, str] | None = None) -> str:
+    """Figures as an HTML table, those published beside ours; "" when there are none."""
+    variants = list(dict.fromkeys([*figures, *published]))
+    keys = dict.fromkeys(key for source in (figures, published) for values in source.values() for key in values)
+    shown = [column for column in columns if column.key in keys]
+    shown += [Column(key, key) for key in keys if key not in {column.key for column in columns}]
+    if not shown:
+        return ""
+    ratios = compare is not None and set(compare) <= set(figures)
+    groups, heads = ["<th></th>"], ["<th></th>"]
+    for variant in variants:
+        both = bool(published.get(variant))
+        groups.append(f"<th colspan={1 + both}>{escape(variant)}</th>")
+        heads += ["<th>published</th><th>here</th>" if both else "<th>here</th>"]
+    if ratios and compare is not None:
+        groups.append(f"<th colspan=2>{escape(compare[1])} / {escape(compare[0])}</th>")
+        heads.append("<th>published</th><th>here</th>")
+    rows = []
+    for column in shown:
+        cells = [f"<th>{escape(column.label)}</th>"]
+        for variant in variants:
+            if published.get(variant):
+                cells.append(f"<td class=published>{_value(published[variant].get(column.key), column.form)}</td>")
+            cells.append(f"<td class=ours>{_value(figures.get(variant, {}).get(column.key), column.form)}</td>")
+        if ratios and compare is not None:
+            for kind, source in (("published", published), ("ours", figures)):
+                before, after = (source.get(variant, {}).get(column.key) for variant in compare)
+                cells.append(f"<td class={kind}>{_ratio(before, after)}</td>")
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    return (
+        f"<h2>Figures</h2><div class=wide><table><thead><tr class=groups>{''.join(groups)}</tr><tr>{''.join(heads)}</tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _value(value: Any, form: str = "") -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return escape(str(value))
+    if form:
+        return escape(form.format(value))
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+def _ratio(before: Any, after: Any) -> str:
+    numbers = all(isinstance(value, (int, float)) for value in (before, after))
+    return f"{after / before:.2f}" if numbers and before else ""
+
+
+def _flow_tables(line: Timeline) -> str:
+    """Where a flow's time went, and why its super-segments had their sizes."""
+    parts = []
+    times = line.gate_times()
+    whole = sum(times.values())
+    if whole:
+        rows = "".join(
+            f'<tr><th><span class=swatch style="background:{COLOURS["gates"].get(gate, "#888")}"></span>{escape(gate)}</th>'
+            f"<td>{ns / 1e6:,.3f} ms</td><td>{ns / whole:.1%}</td><td class=words>{escape(timelines.GATES.get(gate, ''))}</td></tr>"
+            for gate, ns in times.items()
+        )
+        parts.append(f"<div><h2>Where the time went: {escape(line.name)}</h2><div class=wide><table><tbody>{rows}</tbody></table></div></div>")
+    sizes = line.sizes()
+    if sizes:
+        rows = "".join(
+            f'<tr><th><span class=swatch style="background:{COLOURS["why"].get(why, "#888")}"></span>{escape(why)}</th><td>{number:,}</td><td>{segs / number:.1f}</td>'
+            f"<td>{size:,}</td><td class=words>{escape(timelines.WHY.get(why, 'sent again' if why == 'retransmit' else ''))}</td></tr>"
+            for why, (number, segs, size) in sizes.items()
+        )
+        head = "<tr><th>reason</th><th>super-segments</th><th>mean segments</th><th>bytes</th><th></th></tr>"
+        parts.append(
+            f"<div><h2>Why super-segments had their sizes: {escape(line.name)}</h2><div class=wide><table><thead>{head}</thead><tbody>{rows}</tbody></table></div></div>"
+        )
+    return "".join(parts)
+
+
+def _paragraphs(text: str) -> str:
+    return "".join(f"<p>{escape(part.strip())}</p>" for part in text.split("\n\n") if part.strip())
+
+
+def _about(records: Mapping[str, Record]) -> str:
+    first = next(iter(records.values()))
+    words = [f"{name} {first.meta[name]}" for name in ("profile", "seed") if first.meta.get(name) not in (None, "")]
+    if len(records) > 1:
+        words.insert(0, f"{len(records)} variants")
+    return " · ".join(words)
+
+
+def _left_out(records: Mapping[str, Record]) -> str:
+    missing = [
+        f"{name}: {count:,} {table}" for name, record in records.items() for table, count in record.left_out.items()
+    ]
+    return f'<p class="note failure">Not recorded, because a table was full: {escape("; ".join(missing))}.</p>' if missing else ""
+
+
+def _settings(records: Mapping[str, Record]) -> str:
+    """What the runs went by: one row a setting, one column a variant; a value all share is written once."""
+    rows: dict[str, dict[str, str]] = {}
+    for variant, record in records.items():
+        for key, value in record.meta.items():
+            for name, item in value.items() if isinstance(value, Mapping) else [("", value)]:
+                label = f"{key}: {name}" if name else key
+                rows.setdefault(label, {})[variant] = item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
+    if not rows:
+        return ""
+    body = []
+    for label, values in rows.items():
+        if len(values) == len(records) and len(set(values.values())) == 1:
+            cells = f"<td colspan={len(records)}>{escape(next(iter(values.values())))}</td>"
+        else:
+            cells = "".join(f"<td>{escape(values.get(variant, ''))}</td>" for variant in records)
+        body.append(f"<tr><th>{escape(label)}</th>{cells}</tr>")
+    head = "<thead><tr><th></th>" + "".join(f"<th>{escape(variant)}</th>" for variant in records) + "</tr></thead>" if len(records) > 1 else ""
+    return f"<details><summary>Settings and versions</summary><div class=wide><table class=settings>{head}<tbody>{''.join(body)}</tbody></table></div></details>"
