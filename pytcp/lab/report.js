@@ -74,16 +74,16 @@
 
   // --- super-segments as bars ---
 
-  function segmentTraces(track, axis, view, pixel, tall, first) {
+  function segmentTraces(track, axis, view, pixel, tall, named) {
     const x = track.xmit;
     const [from, to] = inView(x.t, view);
     const each = to - from <= MANY;
-    const width = Math.max(3 * pixel, 1e-9) / unit;
+    const width = ((to - from < 400 ? 5 : 3) * pixel) / unit;
     const classes = new Map(track.classes.map(name => [name, { x: [], y: [], base: [], hovertext: [] }]));
     const open = new Map(); // the bar being merged, by class
     const put = (name, bar) => {
       const into = classes.get(name);
-      const least = (name === "retransmit" ? 6 : 1.5) * tall;
+      const least = (name === "retransmit" ? 6 : 2) * tall;
       const length = bar.end - bar.seq;
       into.x.push(bar.t / unit);
       into.base.push(length < least ? bar.seq - (least - length) / 2 : bar.seq);
@@ -114,10 +114,11 @@
     const traces = [];
     for (const [name, into] of classes) {
       traces.push({
-        ...into, type: "bar", name, uid: `${track.name} ${name}`, width, yaxis: axis, legendgroup: `why ${name}`, showlegend: first, legend: "legend",
+        ...into, type: "bar", name, uid: `${track.name} ${name}`, width, yaxis: axis, legendgroup: `why ${name}`, showlegend: !named.has(name), legend: "legend",
         marker: { color: data.colours.why[name] || "#888", line: { width: 0 } }, hovertemplate: "%{hovertext}<extra></extra>",
         meta: { panel: "sequence", track: track.name, why: name },
       });
+      named.add(name);
     }
     return [traces, to - from, drawn];
   }
@@ -178,6 +179,25 @@
       all,
       keep.length,
     ];
+  }
+
+  // a counter: a mark wherever it has grown
+  function stepTrace(track, one, options) {
+    const times = track.series.t;
+    const values = track.series[one.column];
+    const level = track.series[one.at] || [];
+    const into = { x: [], y: [], text: [] };
+    const [from, to] = inView(times, options.view);
+    for (let i = Math.max(from, 1); i < to; i++) {
+      if (values[i] <= values[i - 1]) continue;
+      into.x.push(times[i] / unit);
+      into.y.push(level[i] || 0);
+      into.text.push(`${moment(times[i])}<br><b>${count(values[i] - values[i - 1])} ${one.name}</b>, ${count(values[i])} so far`);
+    }
+    return {
+      ...into, type: "scatter", mode: "markers", name: options.name, uid: `${options.panel} ${track.name} ${one.name}`, yaxis: options.axis, legend: options.legend,
+      marker: { symbol: "x-thin", size: 7, line: { width: 1.5, color: options.colour } }, hovertemplate: "%{text}<extra></extra>", meta: { panel: options.panel, track: track.name, line: one.name },
+    };
   }
 
   // --- the gate band ---
@@ -274,16 +294,18 @@
       if (usable.length) panels.push({ ...panel, tracks: usable });
     }
     for (const panel of data.queues) panels.push({ ...panel });
+    const gap = printing ? 25 : 44;
     if (printing) {
-      const sum = panels.reduce((total, panel) => total + panel.height + 44, MARGIN.t + MARGIN.b);
-      const shrink = Math.min(1, 640 / sum);
-      for (const panel of panels) panel.height = Math.max(panel.name === "gates" || panel.name === "events" ? 16 : 50, panel.height * shrink);
+      // one landscape page
+      const thin = panel => panel.name === "gates" || panel.name === "events";
+      for (const panel of panels.filter(thin)) panel.height = 13 * panel.tracks.length;
+      const fixed = panels.filter(thin).reduce((total, panel) => total + panel.height, MARGIN.t + MARGIN.b + gap * (panels.length - 1));
+      const rest = panels.filter(panel => !thin(panel)).reduce((total, panel) => total + panel.height, 0);
+      for (const panel of panels) if (!thin(panel)) panel.height *= Math.min(1, (655 - fixed) / rest);
     }
-
-    const gap = printing ? 26 : 44;
     const inner = panels.reduce((total, panel) => total + panel.height, 0) + gap * Math.max(0, panels.length - 1);
     const layout = {
-      height: inner + MARGIN.t + MARGIN.b, margin: MARGIN, barmode: "overlay", hovermode: "closest", hoverdistance: 12, uirevision: "kept", autosize: true,
+      height: inner + MARGIN.t + MARGIN.b, margin: MARGIN, barmode: "overlay", hovermode: "closest", hoverdistance: 12, uirevision: "kept", autosize: !printing,
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: css("--panel"), font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: ink }, dragmode: "zoom",
       hoverlabel: { bgcolor: css("--bg"), bordercolor: css("--line"), font: { color: ink, size: 13, family: getComputedStyle(document.body).fontFamily }, align: "left", namelength: 0 },
       annotations: [], modebar: { bgcolor: "rgba(0,0,0,0)", color: soft, activecolor: css("--accent"), orientation: "v" },
@@ -294,6 +316,7 @@
     };
     if (printing) layout.width = 1000;
     const traces = [];
+    const named = new Set(); // reasons that the legend has already
     let segments = 0;
     let bars = 0;
     let points = 0;
@@ -322,7 +345,7 @@
         const chosen = yranges[axis];
         setting.range = chosen || [low, high];
         const tall = (setting.range[1] - setting.range[0]) / panel.height;
-        const [made, all, drawn] = segmentTraces(track, axis, lookAt, pixel, tall, first);
+        const [made, all, drawn] = segmentTraces(track, axis, lookAt, pixel, tall, named);
         segments += all;
         bars += drawn;
         const common = { view: lookAt, pixel, axis, legend: "legend", showlegend: first, panel: "sequence", suffix: " bytes" };
@@ -344,19 +367,27 @@
         } else traces.push(...markTraces(panel.tracks, axis));
       } else {
         let most = 0;
+        const several = panel.tracks.length > 1;
         for (const track of panel.tracks) {
           panel.lines.forEach((one, place) => {
             const values = track.series[one.column];
             if (!values) return;
-            const several = panel.tracks.length > 1;
+            const name = several ? (place ? `${one.name}, ${track.short}` : track.short) : one.name;
+            const colour = several ? track.colour : one.colour;
+            if (one.steps) {
+              traces.push(stepTrace(track, one, { view: lookAt, axis, legend, panel: panel.name, name, colour: one.colour }));
+              return;
+            }
             const [made, all, keptHere] = line(track, track.series.t, values, {
-              view: lookAt, pixel, axis, panel: panel.name, legend, showlegend: true, scale: one.scale, suffix: one.suffix,
-              name: several ? (panel.lines.length > 1 ? `${one.name}, ${track.short}` : track.short) : one.name, group: `${panel.name} ${track.name} ${one.name}`,
-              colour: several ? track.colour : one.colour, dash: several ? ["solid", "dot", "dash"][place] : one.dash, width: place ? 1.2 : 1.7,
+              view: lookAt, pixel, axis, panel: panel.name, legend, showlegend: true, scale: one.scale, suffix: one.suffix, name, colour,
+              dash: several ? ["solid", "dot", "dash"][place] : one.dash, width: place ? 1.2 : 1.7, group: `${panel.name} ${track.name} ${one.name}`,
             });
+            // of several flows the first line alone, the others on a click
+            if (several && place && printing) return;
+            if (several && place) made.visible = "legendonly";
+            else for (const value of made.y) if (value !== null && value > most) most = value;
             points += all;
             kept += keptHere;
-            for (const value of made.y) if (value !== null && value > most) most = value;
             traces.push(made);
           });
         }
@@ -369,7 +400,7 @@
     if (segments) say.push(bars < segments ? `${count(segments)} super-segments in view, drawn as ${count(bars)} bars: those of one reason that share a pixel are merged` : `${count(segments)} super-segments in view, each drawn`);
     if (kept < points) say.push(`lines and bands: ${count(kept)} of ${count(points)} points, the least and the greatest of each pixel column`);
     note.textContent = say.join("; ") + (say.length ? "." : "");
-    const config = { displaylogo: false, responsive: false, displayModeBar: !printing, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "toggleSpikelines"], doubleClick: false, toImageButtonOptions: { format: "svg", filename: data.title } };
+    const config = { displaylogo: false, responsive: false, displayModeBar: !printing, modeBarButtons: [["zoom2d", "pan2d"], ["zoomIn2d", "zoomOut2d"], ["toImage"]], doubleClick: false, toImageButtonOptions: { format: "svg", filename: data.title } };
     return Plotly.react(chart, traces, layout, config);
   }
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytcp
-
+from pytcp.tcp import trace
 
 from . import timeline as timelines
 from .record import Record
@@ -26,6 +26,10 @@ from .timeline import Timeline
 
 MISSING = "reports need plotly: pip install 'pytcp-stack[lab]'"
 UNITS = {"ns": 1, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+HOW = (
+    "Drag to zoom, shift-drag to pan; Ctrl and wheel, or + and −, to zoom in time; arrows to move; a click on a name in a legend hides it. "
+    "Point at a super-segment to see why it had its size, and what held the next one back."
+)
 FIRST = 4  # flows shown when the page opens; a click shows another
 
 TRACKS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#0891b2", "#ca8a04", "#be185d", "#4d7c0f", "#64748b")
@@ -61,7 +65,12 @@ PANELS: tuple[tuple[str, str, str, int, tuple[tuple[str, str, float, str, str, s
         (("snd_wnd", "the peer's window", 1, " bytes", "#d97706", "solid"), ("rcv_wnd", "our window", 1, " bytes", "#0891b2", "dash")),
     ),
 )  # fmt: skip
-QUEUE_LINES = (("packets", "packets", 1, " packets", "#0891b2", "solid"), ("drops", "drops so far", 1, "", "#ef4444", "dash"), ("marks", "marks so far", 1, "", "#8b5cf6", "dot"))
+QUEUE_LINES = (
+    ("packets", "packets", 1, " packets", "#0891b2", "solid"),
+    ("drops", "dropped", 1, "", "#ef4444", "dash"),
+    ("marks", "marked", 1, "", "#8b5cf6", "dot"),
+)
+STEPS = ("drops", "marks")  # counters, drawn as a mark wherever they grow
 
 Figures = Mapping[str, Mapping[str, Any]]
 
@@ -133,11 +142,10 @@ def build(
             f"<header><div><h1>{escape(heading)}</h1>{_paragraphs(summary)}<p class=note>{escape(_about(records))}</p></div><div class=bar>"
             '<button id="theme">dark</button></div></header>',
             figures_table(figures, published, columns, compare),
-            '<h2>In time</h2><div class=bar id="tracks"></div><div class="bar screen"><span class=note>Drag to zoom, shift-drag to pan, Ctrl and wheel or + and − to zoom in '
-            "time, arrows to move; click a name in a legend to hide it. Point at a super-segment to see why it had its size.</span>"
-            '<button class=push id="reset">show everything</button></div>',
+            '<section class=time><h2>In time</h2><div class=bar id="tracks"></div>'
+            f'<div class="bar screen"><span class=note>{HOW}</span><button class=push id="reset">show everything</button></div>',
             '<div id="chart" role="img" aria-label="time–sequence graph and series"></div><p class=note id="drawn"></p>',
-            _left_out(records),
+            _left_out(records) + "</section>",
             f"<div class=columns>{''.join(_flow_tables(line) for line in lines[:FIRST])}</div>",
             "".join(f"<h2>{escape(head)}</h2>" + "".join(f"<p>{escape(text)}</p>" for text in sentences) for head, sentences in notes if sentences),
             _settings(records),
@@ -209,7 +217,7 @@ def page_data(title: str, records: Mapping[str, Record], lines: Sequence[Timelin
         "panels": [_panel(*panel) for panel in PANELS],
         "queues": _queues(records),
         "words": list(words),
-        "why": timelines.WHY,
+        "why": trace.WHY,
         "gates": timelines.GATES,
         "marks": timelines.MARKS,
         "symbols": SYMBOLS,
@@ -241,7 +249,8 @@ def _track(line: Timeline, colour: str, word: Any) -> dict[str, Any]:
 
 def _panel(name: str, title: str, label: str, height: int, lines: Iterable[tuple[str, str, float, str, str, str]]) -> dict[str, Any]:
     keys = ("column", "name", "scale", "suffix", "colour", "dash")
-    return {"name": name, "title": title, "label": label, "height": height, "lines": [dict(zip(keys, line, strict=True)) for line in lines]}
+    drawn = [{**dict(zip(keys, line, strict=True)), **({"steps": True, "at": "packets"} if line[0] in STEPS else {})} for line in lines]
+    return {"name": name, "title": title, "label": label, "height": height, "lines": drawn}
 
 
 def _queues(records: Mapping[str, Record]) -> list[dict[str, Any]]:
@@ -324,7 +333,7 @@ def _flow_tables(line: Timeline) -> str:
     whole = sum(times.values())
     if whole:
         rows = "".join(
-            f'<tr><th><span class=swatch style="background:{COLOURS["gates"].get(gate, "#888")}"></span>{escape(gate)}</th>'
+            f"<tr>{_named_cell(gate, 'gates')}"
             f"<td>{ns / 1e6:,.3f} ms</td><td>{ns / whole:.1%}</td><td class=words>{escape(timelines.GATES.get(gate, ''))}</td></tr>"
             for gate, ns in times.items()
         )
@@ -332,15 +341,19 @@ def _flow_tables(line: Timeline) -> str:
     sizes = line.sizes()
     if sizes:
         rows = "".join(
-            f'<tr><th><span class=swatch style="background:{COLOURS["why"].get(why, "#888")}"></span>{escape(why)}</th><td>{number:,}</td><td>{segs / number:.1f}</td>'
-            f"<td>{size:,}</td><td class=words>{escape(timelines.WHY.get(why, 'sent again' if why == 'retransmit' else ''))}</td></tr>"
+            f"<tr>{_named_cell(why, 'why')}<td>{number:,}</td><td>{segs / number:.1f}</td>"
+            f"<td>{size:,}</td><td class=words>{escape(trace.WHY.get(why, 'sent again' if why == 'retransmit' else ''))}</td></tr>"
             for why, (number, segs, size) in sizes.items()
         )
-        head = "<tr><th>reason</th><th>super-segments</th><th>mean segments</th><th>bytes</th><th></th></tr>"
-        parts.append(
-            f"<div><h2>Why super-segments had their sizes: {escape(line.name)}</h2><div class=wide><table><thead>{head}</thead><tbody>{rows}</tbody></table></div></div>"
-        )
+        head = "<thead><tr><th>reason</th><th>super-segments</th><th>mean segments</th><th>bytes</th><th></th></tr></thead>"
+        title = f"<h2>Why super-segments had their sizes: {escape(line.name)}</h2>"
+        parts.append(f"<div>{title}<div class=wide><table>{head}<tbody>{rows}</tbody></table></div></div>")
     return "".join(parts)
+
+
+def _named_cell(name: str, group: str) -> str:
+    """The head of a row, with the colour that the chart gives the name."""
+    return f'<th><span class=swatch style="background:{COLOURS[group].get(name, "#888")}"></span>{escape(name)}</th>'
 
 
 def _paragraphs(text: str) -> str:
@@ -380,4 +393,5 @@ def _settings(records: Mapping[str, Record]) -> str:
             cells = "".join(f"<td>{escape(values.get(variant, ''))}</td>" for variant in records)
         body.append(f"<tr><th>{escape(label)}</th>{cells}</tr>")
     head = "<thead><tr><th></th>" + "".join(f"<th>{escape(variant)}</th>" for variant in records) + "</tr></thead>" if len(records) > 1 else ""
-    return f"<details><summary>Settings and versions</summary><div class=wide><table class=settings>{head}<tbody>{''.join(body)}</tbody></table></div></details>"
+    table = f"<table class=settings>{head}<tbody>{''.join(body)}</tbody></table>"
+    return f"<details><summary>Settings and versions</summary><div class=wide>{table}</div></details>"

@@ -2,7 +2,8 @@
 acknowledgements, SACK blocks, the window's edge, gates, marks.
 
 Plots and the HTML report draw these columns; nothing here knows of either. Times are ns since the record began, sequence numbers
-payload bytes from 0. Words for people (`WHY`, `GATES`) are kept here too, so that every picture says the same.
+payload bytes from 0. Words for people are in `GATES` and
+`MARKS` here and in `tcp.trace.WHY`, so that every picture says the same.
 """
 
 from __future__ import annotations
@@ -13,21 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .record import Record, Row
-
-# why a super-segment had its size (`why` of an xmit event)
-WHY: Mapping[str, str] = {
-    "cwnd": "the congestion window had no more room",
-    "cwnd/2": "half the congestion window is the most that one super-segment may take",
-    "window": "the peer's receive window ended there",
-    "autosize": "about a millisecond's worth at the pacing rate",
-    "gso_max": "the largest super-segment the device takes",
-    "queue": "all there was in the send queue",
-    "mss": "one segment",
-    "nagle-tail": "whole segments only: Nagle kept the small tail back",
-    "urgent": "the urgent pointer ended there",
-    "tlp": "a tail loss probe",
-    "probe": "a window probe",
-}
 
 # what keeps a sender from sending (`gate`)
 GATES: Mapping[str, str] = {
@@ -109,7 +95,7 @@ def timeline(record: Record, flow: str, name: str = "") -> Timeline:
         name=name or flow,
         flow=flow,
         xmit=_xmit(events, gates, start, end),
-        acks=_acks(events, start),
+        acks=_acks(events, series, start),
         sacks=_sacks(events, start),
         edge=_edge(events, series, start),
         gates=gates,
@@ -194,7 +180,8 @@ def _xmit(events: list[Row], gates: Mapping[str, list[Any]], start: int, end: in
         held: dict[str, int] = {}
         span = first
         while span < len(gates["t"]) and gates["t"][span] < until:
-            held[gates["gate"][span]] = held.get(gates["gate"][span], 0) + min(gates["end"][span], until) - max(gates["t"][span], t)
+            gate = gates["gate"][span]
+            held[gate] = held.get(gate, 0) + min(gates["end"][span], until) - max(gates["t"][span], t)
             span += 1
         if not held and stops[place] and until > t:
             held = {stops[place]: until - t}
@@ -202,13 +189,21 @@ def _xmit(events: list[Row], gates: Mapping[str, list[Any]], start: int, end: in
     return columns
 
 
-def _acks(events: Iterable[Row], start: int) -> dict[str, list[Any]]:
+def _acks(events: Iterable[Row], series: Mapping[str, list[Any]], start: int) -> dict[str, list[Any]]:
+    """From the events, else from the samples where snd_una moved."""
     columns = _columns("t", "una", "rtt")
     for row in events:
         if row["kind"] == "ack" and row.get("una") is not None:
             columns["t"].append(row["t_ns"] - start)
             columns["una"].append(row["una"])
             columns["rtt"].append(row.get("rtt_us"))
+    if not columns["t"]:
+        last = None
+        for t, una in zip(series["t"], series.get("snd_una", ()), strict=False):
+            if una is not None and una != last:
+                last = una
+                for name, value in (("t", t), ("una", una), ("rtt", None)):
+                    columns[name].append(value)
     return columns
 
 

@@ -21,6 +21,7 @@ _pytcp_package_of() {
 	cc) echo gcc libc6-dev ;;
 	nginx) echo nginx-light ;;
 	unshare | nsenter) echo util-linux ;;
+	chromedriver) echo chromium-driver ;;
 	*) echo "$1" ;;
 	esac
 }

@@ -1,0 +1,110 @@
+"""The HTML report without a browser: its data are those of the records, its table those of the figures, and text stays text."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytcp.lab.record import Record
+from pytcp.lab.report import Column, build, figures_table, write_html
+
+
+def page_json(page: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    assert found is not None
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+def small(variant: str = "before") -> Record:
+    record = Record({"experiment": "demo", "variant": variant, "seed": 3, "settings": {"rtt": "40ms"}}, ["bulk"])
+    for t, gate in ((0, "app"), (40_000_000, "cwnd")):
+        record.series.append({"t_ns": t, "flow": "bulk", "cwnd": 10, "ssthresh": 0x7FFFFFFF, "srtt_us": 40_000, "gate": gate})
+    for t, seq, segs, why in ((1_000_000, 0, 2, "cwnd"), (41_000_000, 2896, 1, "queue")):
+        row = {"seq": seq, "end_seq": seq + segs * 1448, "segs": segs, "gso_size": 1448, "rtx": 0, "why": why}
+        record.events.append({"t_ns": t, "flow": "bulk", "kind": "xmit", **row})
+    return record
+
+
+def test_the_page_holds_every_super_segment_with_its_reason_and_what_held_the_next() -> None:
+    data = page_json(build({"before": small()}, {}, {}))
+    [track] = data["tracks"]
+    assert track["xmit"]["t"] == [1_000_000, 41_000_000]
+    assert [data["words"][why] for why in track["xmit"]["why"]] == ["cwnd", "queue"]
+    assert [[data["words"][gate], ns] for gate, ns in [track["xmit"]["held"][0][:2]]] == [["app", 39_000_000]]
+    assert track["classes"] == ["cwnd", "queue"]
+    assert data["unit"] == "ms"
+
+
+def test_a_column_that_never_had_a_value_is_no_panel() -> None:
+    [track] = page_json(build({"before": small()}, {}, {}))["tracks"]
+    assert set(track["series"]) == {"t", "cwnd", "srtt_us"}
+
+
+def test_variants_are_named_in_legends_and_flows_where_there_are_several() -> None:
+    two = small("after")
+    two.series.append({"t_ns": 40_000_001, "flow": "cross", "cwnd": 1})
+    assert [track["name"] for track in page_json(build({"before": small(), "after": two}, {}, {}))["tracks"]] == ["before", "after: bulk", "after: cross"]
+    assert [track["name"] for track in page_json(build({"after": two}, {}, {}))["tracks"]] == ["bulk", "cross"]
+
+
+def test_figures_stand_beside_those_published_with_the_ratio() -> None:
+    table = figures_table(
+        {"before": {"packets": 560, "rate": 0.123456}, "after": {"packets": 224, "rate": 1.0}},
+        {"before": {"packets": 565}, "after": {"packets": 216}},
+        [Column("packets", "packets to IP", "{:,.0f}")],
+        ("before", "after"),
+    )
+    rows = [re.sub(r"<[^>]+>", " ", row).split() for row in re.findall(r"<tr>(.*?)</tr>", table)]
+    assert rows[1] == ["packets", "to", "IP", "565", "560", "216", "224", "0.38", "0.40"]
+    assert rows[2] == ["rate", "0.1235", "1", "8.10"]
+    assert figures_table({}, {}, []) == ""
+
+
+def test_text_of_records_and_figures_cannot_become_markup(tmp_path: Path) -> None:
+    record = small()
+    record.meta["settings"] = {"name": "</script><script>alert(1)</script>"}
+    record.flows[0] = "bulk"
+    record.events.append({"t_ns": 41_000_001, "flow": "<b>&", "kind": "rto"})
+    page = build({"<i>": record}, {"<i>": {"<u>": "</td>"}}, {}, title="a < b", notes=[("<h>", ["<p>"])])
+    own = page[: page.index("<script>/**")]  # all but the library and the script
+    for text in ("</script><script>alert", "<i>", "<u>", "<h>", "<title>a <"):
+        assert text not in own
+    assert page_json(page)["tracks"][1]["name"] == "<b>&"
+
+
+def test_the_page_may_not_ask_for_anything() -> None:
+    page = build({"before": small()}, {}, {})
+    assert "default-src 'none'" in page
+    head = page[: page.index('<script type="application/json"')]
+    assert not re.findall(r'(?:src|href)="(?!data:)', head)
+
+
+def test_rows_left_out_are_owned_up_to(tmp_path: Path) -> None:
+    record = Record({"variant": "x"}, limit=2)
+    record.events.extend({"t_ns": t, "flow": "a", "kind": "rto"} for t in range(5))
+    assert "Not recorded, because a table was full: x: 3 events" in build({"x": record}, {}, {})
+
+
+def test_settings_that_all_variants_share_are_written_once() -> None:
+    page = build({"before": small(), "after": small("after")}, {}, {})
+    assert page.count("<td colspan=2>40ms</td>") == 1
+    assert "<td>before</td><td>after</td>" in page
+
+
+def test_an_empty_record_still_makes_a_page() -> None:
+    data = page_json(build({"x": Record({}, ["a"])}, {}, {}))
+    assert data["span"] == 1
+    with pytest.raises(ValueError, match="no record"):
+        write_html("nowhere.html", [])
+
+
+def test_without_plotly_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(ImportError, match=r"pytcp-stack\[lab\]"):
+        build({"x": small()}, {}, {})
