@@ -463,6 +463,15 @@ def retransmit_skb(sk: Sock, skb: Skb, segs: int, why: str = "mss") -> int:
     return error
 
 
+def hold_lost(sk: Sock, gate: int) -> None:
+    """Resending ended: what is still lost and not sent again waits at `gate`; new data that is queued has its own."""
+    if sk.lost_out > sk.retrans_out:
+        if gate != sk.gate:
+            gates.switch(sk, gate)
+    elif sk.write_queue.head is None:
+        gates.idle(sk)
+
+
 def xmit_retransmit_queue(sk: Sock) -> None:
     """Resend lost segments, oldest first, while the congestion window has room."""
     if not sk.packets_out:
@@ -513,10 +522,6 @@ def xmit_retransmit_queue(sk: Sock) -> None:
         if skb is head and sk.pending != PENDING_REO_TIMEOUT:
             rearm = True
         skb = skb.next
-    if sk.lost_out > sk.retrans_out:
-        if gate != sk.gate:
-            gates.switch(sk, gate)
-    elif sk.write_queue.head is None:
-        gates.idle(sk)
+    hold_lost(sk, gate)
     if rearm:
         timers.arm_rtx(sk, PENDING_RETRANS, sk.rto_ns)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import close, delack, handshake, keepalive, probe0, rack, retransmit, rtt, sack_send, tlp, tsq
+from . import close, delack, gates, handshake, keepalive, probe0, rack, retransmit, rtt, sack_send, tlp, tsq
 from .const import (
     CA_DISORDER,
     CA_LOSS,
@@ -210,6 +210,7 @@ def retransmit_timer(sk: Sock) -> None:
             return
         retransmit.enter_loss(sk)
         retransmit.retransmit_skb(sk, skb, 1)
+        retransmit.hold_lost(sk, gates.RWND)
         _back_off(sk)
         return
     sk.mib.TCPTimeouts += 1
@@ -239,6 +240,7 @@ def retransmit_timer(sk: Sock) -> None:
         # refused by our own host: try again soon, without backing off
         arm_retrans(sk, RESOURCE_PROBE_INTERVAL_NS)
         return
+    retransmit.hold_lost(sk, gates.CWND)
     _back_off(sk)
 
 
