@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import challenge, cwnd, ecn, frto, mtu, pacing, paws, probe0, prr, rack, rate, reassembly, retransmit, rtt, sack, timers, tlp, tso, undo
+from . import trace as tracing
 from .chrono import BUSY
 from .chrono import stop as chrono_stop
 from .const import (
@@ -108,12 +109,16 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
         if sk.ecn_flags:
             if ecn.rcv_ecn_echo(sk, seg):
                 flag |= FLAG_ECE
+                if sk.trace is not None:
+                    sk.trace.event(sk, "ecn", what="ece", cwnd=sk.snd_cwnd)
             ecn.accept_cwr(sk, seg)
 
     sk.sk_err_soft = 0
     sk.probes_out = 0
     sk.rcv_tstamp_ns = sk.host.now_ns
     if not prior_packets:
+        if sk.trace is not None:
+            tracing.ack(sk.trace, sk, seg, 0, -1)
         if flag & FLAG_DSACKING_ACK:
             retransmit.fastretrans_alert(sk, prior_una, 0, flag)
             _newly_delivered(sk, prior_delivered, flag)
@@ -137,6 +142,8 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
         timers.set_xmit_timer(sk)
     delivered = _newly_delivered(sk, prior_delivered, flag)
     lost = sk.lost - prior_lost
+    if sk.trace is not None:
+        tracing.ack(sk.trace, sk, seg, delivered, rs.rtt_us)
     rs.is_ack_delayed = bool(flag & FLAG_ACK_MAYBE_DELAYED)
     rate.gen(sk, delivered, lost, bool(flag & FLAG_SACK_RENEGING), rs)
     _cong_control(sk, ack, delivered, lost, flag, rs)
@@ -155,6 +162,8 @@ def _old_ack(sk: Sock, seg: Segment, flag: int, rs: AckSample, prior_delivered: 
     if seg.sack and sk.sack_ok:
         prior_una = sk.snd_una
         flag |= sack.tag_write_queue(sk, seg, prior_una, rs)
+        if sk.trace is not None:
+            tracing.ack(sk.trace, sk, seg, sk.delivered - prior_delivered, -1)
         rexmit, flag = retransmit.fastretrans_alert(sk, prior_una, 0, flag)
         _newly_delivered(sk, prior_delivered, flag)
         retransmit.xmit_recovery(sk, rexmit)

@@ -41,6 +41,7 @@ from .const import (
     SF_LAST_ACK,
     SF_SYN_RECV,
     SHUTDOWN_MASK,
+    STATE_NAMES,
     SYN_RECV,
     SYN_SENT,
 )
@@ -80,6 +81,8 @@ def set_state(sk: Sock, state: int) -> None:
             if not sk.sock_flags & BINDPORT_LOCK:
                 release_port(sk)
     sk.state = state
+    if sk.trace is not None:
+        sk.trace.event(sk, "state", old=STATE_NAMES[old], new=STATE_NAMES[state])
 
 
 def release_port(sk: Sock) -> None:

@@ -76,6 +76,8 @@ def data_ecn_check(sk: Sock, seg: Segment) -> None:
     if bits == CE and not sk.ecn_flags & DEMAND_CWR:
         delack.enter_quickack_mode(sk, 2)
         sk.ecn_flags |= DEMAND_CWR
+        if sk.trace is not None:
+            sk.trace.event(sk, "ecn", what="ce", cwnd=sk.snd_cwnd)
     sk.ecn_flags |= SEEN
 
 
@@ -87,6 +89,8 @@ def send(sk: Sock, skb: Skb, tcp_flags: int) -> tuple[int, int]:
         if sk.ecn_flags & QUEUE_CWR:
             sk.ecn_flags &= ~QUEUE_CWR
             tcp_flags |= CWR
+            if sk.trace is not None:
+                sk.trace.event(sk, "ecn", what="cwr", cwnd=sk.snd_cwnd)
     if sk.ecn_flags & DEMAND_CWR:
         tcp_flags |= ECE
     return tcp_flags, ip

@@ -14,6 +14,7 @@ import errno
 from typing import TYPE_CHECKING
 
 from . import ack, challenge, close, delack, drs, established, handshake, listen, paws, reassembly, rwnd, sack_send, timewait, urgent, xmit
+from . import trace as tracing
 from .const import (
     ACK,
     ACK_SCHED,
@@ -39,6 +40,8 @@ from .const import (
     SF_DEAD,
     SF_DONE,
     SF_LAST_ACK,
+    SF_LISTEN,
+    SF_SYN_SENT,
     SHUTDOWN_MASK,
     SYN,
     SYN_RECV,
@@ -71,6 +74,8 @@ def receive(sk: Sock, seg: Segment) -> None:
     sk.segs_in += nsegs
     if seg.length:
         sk.data_segs_in += nsegs
+        if sk.trace is not None and 1 << state & ~(SF_LISTEN | SF_SYN_SENT):
+            tracing.recv(sk.trace, sk, seg)
     if state == ESTABLISHED and established.predicted(sk, seg):
         return
     if state == LISTEN:

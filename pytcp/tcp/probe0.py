@@ -67,6 +67,8 @@ def send(sk: Sock) -> None:
         sk.probes_tstamp = 0
         return
     sk.probes_out += 1
+    if sk.trace is not None:
+        sk.trace.event(sk, "probe", probes=sk.probes_out, backoff=sk.backoff, wnd=sk.snd_wnd)
     if error <= 0:
         if sk.backoff < sk.sysctl.tcp_retries2:
             sk.backoff += 1

@@ -47,6 +47,8 @@ def push(sk: Sock, flags: int, mss_now: int, nonagle: int, size_goal: int) -> No
         if sk.wmem_alloc > skb.truesize:
             if sk.gate <= gates.SNDBUF:
                 gates.switch(sk, gates.AUTOCORK)
+            if sk.trace is not None:
+                sk.trace.event(sk, "autocork", length=skb.length, truesize=skb.truesize, wmem_alloc=sk.wmem_alloc, size_goal=size_goal)
             return
     if flags & MSG_MORE:
         nonagle = NAGLE_CORK

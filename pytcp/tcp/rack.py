@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import prr, retransmit, timers
+from . import trace as tracing
 from .const import CA_RECOVERY, LOST, PENDING_REO_TIMEOUT, PENDING_RETRANS, RETRANS, SACKED_ACKED, SACKED_RETRANS
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ def skb_timeout_us(sk: Sock, skb: Skb, reo_wnd: int) -> int:
     return sk.rack_rtt_us + reo_wnd - (sk.host.now_ns // 1000 - skb.tx_ns // 1000)
 
 
-def mark_skb_lost(sk: Sock, skb: Skb) -> None:
-    """Tag `skb` lost, once per (re)transmission."""
+def mark_skb_lost(sk: Sock, skb: Skb, why: str) -> None:
+    """Tag `skb` lost, once per (re)transmission. `why`, for the trace: rack, dupacks, rto, mtu."""
     sacked = skb.sacked
     if sacked & SACKED_ACKED:
         return
@@ -70,12 +71,16 @@ def mark_skb_lost(sk: Sock, skb: Skb) -> None:
         skb.sacked |= LOST
         sk.lost_out += skb.pcount
         sk.lost += skb.pcount
+        if sk.trace is not None:
+            tracing.lost(sk.trace, sk, skb, why, 0)
     elif sacked & SACKED_RETRANS:
         # the retransmission is lost too
         skb.sacked &= ~SACKED_RETRANS
         sk.retrans_out -= skb.pcount
         sk.mib.TCPLostRetransmit += skb.pcount
         sk.lost += skb.pcount
+        if sk.trace is not None:
+            tracing.lost(sk.trace, sk, skb, why, 1)
 
 
 def detect_loss(sk: Sock) -> int:
@@ -95,7 +100,7 @@ def detect_loss(sk: Sock) -> int:
             break
         remaining = skb_timeout_us(sk, skb, reo_wnd)
         if remaining <= 0:
-            mark_skb_lost(sk, skb)
+            mark_skb_lost(sk, skb, "rack")
             if skb.tprev is not None or sk.tsorted.head is skb:
                 # lost skbs leave the time list until they are sent again
                 sk.tsorted.remove(skb)
@@ -160,4 +165,4 @@ def newreno_mark_lost(sk: Sock, snd_una_advanced: bool) -> None:
         mss = skb.gso_size or sk.mss_cache
         if skb.pcount > 1 and skb.length > mss:
             retransmit.fragment(sk, skb, mss, mss)
-        mark_skb_lost(sk, skb)
+        mark_skb_lost(sk, skb, "dupacks")

@@ -57,6 +57,8 @@ def in_initial_slowstart(sk: Sock) -> bool:
 
 def set_ca_state(sk: Sock, state: int) -> None:
     sk.ca.set_state(sk, state)
+    if sk.trace is not None and state != sk.ca_state:
+        tracing.ca_state(sk.trace, sk, state)
     sk.ca_state = state
 
 
@@ -115,7 +117,7 @@ def _mark_all_lost(sk: Sock) -> None:
         elif skb is not head and rack.skb_timeout_us(sk, skb, 0) > 0:
             # sent too recently to be given up together with the head
             continue
-        rack.mark_skb_lost(sk, skb)
+        rack.mark_skb_lost(sk, skb, "rto")
     if reneging:
         sk.highest_sack = sk.rtx_queue.head
         sk.recv_sack_cache = None
@@ -150,7 +152,7 @@ def simple_retransmit(sk: Sock) -> None:
     mss = mtu.current_mss(sk)
     for skb in sk.rtx_queue:
         if (skb.gso_size or skb.length) > mss:
-            rack.mark_skb_lost(sk, skb)
+            rack.mark_skb_lost(sk, skb, "mtu")
     if lost == sk.lost_out:
         return
     if not sk.sack_ok:
@@ -333,8 +335,10 @@ def host_queue_guard(sk: Sock, skb: Skb) -> bool:
     return False
 
 
-def resend(sk: Sock, skb: Skb, quota: int, why: str = "mss") -> int:
-    """Send (part of) `skb` again, `quota` segments at most, `why` so few. 0, a negative errno-like refusal, or >0 when the host dropped it."""
+def resend(sk: Sock, skb: Skb, quota: int, why: str = "mss", cause: str = "rto") -> int:
+    """Send (part of) `skb` again, `quota` segments at most.
+
+    For the trace: `why` so few, and what it is resent for. Returns 0, a negative errno-like refusal, or >0 when the host dropped it."""
     if host_queue_guard(sk, skb):
         return -16
     if skb.seq < sk.snd_una:
@@ -382,6 +386,7 @@ def resend(sk: Sock, skb: Skb, quota: int, why: str = "mss") -> int:
         sk.mib.TCPRetransFail += segs
     elif sk.trace is not None:
         tracing.xmit(sk.trace, sk, skb, why, quota, quota, 1)
+        tracing.retransmit(sk.trace, sk, skb, cause)
     return error
 
 
@@ -449,9 +454,9 @@ def unlink_rtx(sk: Sock, skb: Skb, heir: Skb) -> None:
     sk.rtx_queue.remove(skb)
 
 
-def retransmit_skb(sk: Sock, skb: Skb, segs: int, why: str = "mss") -> int:
-    """Retransmit and do the scoreboard's book-keeping."""
-    error = resend(sk, skb, segs, why)
+def retransmit_skb(sk: Sock, skb: Skb, segs: int, why: str = "mss", cause: str = "rto") -> int:
+    """`resend`, and the scoreboard's book-keeping."""
+    error = resend(sk, skb, segs, why, cause)
     if not error:
         skb.sacked |= SACKED_RETRANS
         sk.retrans_out += skb.pcount
@@ -509,7 +514,7 @@ def xmit_retransmit_queue(sk: Sock) -> None:
         if tsq.small_queue_check(sk, skb, 1):
             gate = gates.TSQ
             break
-        error = retransmit_skb(sk, skb, segs, why)
+        error = retransmit_skb(sk, skb, segs, why, "lost")
         if error:
             gate = gates.RWND if error == BEYOND_WINDOW else gates.HOST_QUEUE
             break

@@ -317,6 +317,8 @@ def select_window(sk: Sock) -> int:
         if not window:
             sk.mib.TCPWantZeroWindowAdv += 1
         window = -(-current >> wscale) << wscale
+    if sk.trace is not None and rcv_nxt + window != sk.rcv_wup + old:
+        sk.trace.event(sk, "window", wnd=window, edge=rcv_nxt + window - sk.irs - 1)
     sk.rcv_wnd = window
     sk.rcv_wup = rcv_nxt
     # the field is capped, rcv_wnd is not

@@ -229,6 +229,8 @@ def retransmit_timer(sk: Sock) -> None:
                 sk.mib.TCPSackFailures += 1
             else:
                 sk.mib.TCPRenoFailures += 1
+    if sk.trace is not None:
+        sk.trace.event(sk, "rto", rto_us=sk.rto_ns // 1000, backoff=sk.backoff, inflight=sk.packets_out, cwnd=sk.snd_cwnd)
     retransmit.enter_loss(sk)
     sk.retransmits += 1
     sk.total_rto += 1

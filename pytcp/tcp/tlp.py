@@ -57,12 +57,14 @@ def send_loss_probe(sk: Sock) -> None:
         if 0 < whole < skb.length:
             # (never refused: it is the tail)
             skb = retransmit.fragment(sk, skb, whole, mss) or skb
-        if retransmit.resend(sk, skb, 1):
+        if retransmit.resend(sk, skb, 1, cause="tlp"):
             timers.rearm_rto(sk)
             return
         sk.tlp_retrans = True
     sk.tlp_high_seq = sk.snd_nxt
     sk.mib.TCPLossProbes += 1
+    if sk.trace is not None:
+        sk.trace.event(sk, "tlp", new=int(not sk.tlp_retrans), inflight=sk.packets_out)
     # the RTO follows the probe
     sk.pending = PENDING_NONE
     timers.rearm_rto(sk)

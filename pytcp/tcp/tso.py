@@ -17,11 +17,18 @@ from .skb import Buffer, Skb
 if TYPE_CHECKING:
     from .sock import Sock
 
-# results of should_defer
-SEND_NOW = 0
+# results of should_defer: above 0 the burst is held, below it leaves, by the exit the name says
 DEFER = 1
 DEFER_CWND_LIMITED = 2
 DEFER_RWND_LIMITED = 3
+NOW_RECOVERY = -1
+NOW_STALE = -2
+NOW_FULL_BURST = -3
+NOW_WHOLE = -4
+NOW_ENOUGH = -5
+NOW_NO_ACK_DUE = -6
+NOW_ACK_FAR = -7
+NOW_END = -8
 
 
 def tso_segs(sk: Sock, mss: int) -> int:
@@ -46,42 +53,42 @@ def tso_segs(sk: Sock, mss: int) -> int:
 
 
 def should_defer(sk: Sock, skb: Skb, max_segs: int) -> int:
-    """Whether to hold a multi-segment skb for the next ACK; see linux-tcp §3.3 for each exit."""
+    """Whether to hold a multi-segment skb for the next ACK (above 0), and why; see linux-tcp §3.3 for each exit."""
     if sk.ca_state >= CA_RECOVERY:
-        return SEND_NOW
+        return NOW_RECOVERY
     now = sk.host.now_ns
     # the last transmission is old: do not make a stalled flow wait
     if now - sk.wstamp_ns - NSEC_PER_MSEC > 0:
-        return SEND_NOW
+        return NOW_STALE
     in_flight = sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out
     send_win = sk.snd_una + sk.snd_wnd - skb.seq
     cong_win = (sk.snd_cwnd - in_flight) * sk.mss_cache
     limit = send_win if send_win < cong_win else cong_win
     if limit >= max_segs * sk.mss_cache:
-        return SEND_NOW
+        return NOW_FULL_BURST
     if skb is not sk.write_queue.tail and limit >= skb.length:
-        return SEND_NOW
+        return NOW_WHOLE
     divisor = sk.sysctl.tcp_tso_win_divisor
     if divisor:
         chunk = min(sk.snd_wnd, sk.snd_cwnd * sk.mss_cache) // divisor
         if limit >= chunk:
-            return SEND_NOW
+            return NOW_ENOUGH
     elif limit > 3 * sk.mss_cache:
-        return SEND_NOW
+        return NOW_ENOUGH
     head = sk.rtx_queue.head
     if head is None:
-        return SEND_NOW
+        return NOW_NO_ACK_DUE
     srtt_ns = sk.srtt_us * 125
     # the next ACK is further away than waiting is worth
     if head.tx_ns + srtt_ns - now > min(srtt_ns >> 1, NSEC_PER_MSEC):
-        return SEND_NOW
+        return NOW_ACK_FAR
     if cong_win < send_win:
         if cong_win <= skb.length:
             return DEFER_CWND_LIMITED
     elif send_win <= skb.length:
         return DEFER_RWND_LIMITED
     if skb.flags & FIN or skb.eor:
-        return SEND_NOW
+        return NOW_END
     return DEFER
 
 

@@ -57,7 +57,11 @@ def _over(sk: Sock, limit: int) -> int:
     if sk.rtx_queue.qlen <= 1:
         return 0
     set_throttled(sk)
-    return limit if sk.wmem_alloc > limit else 0
+    if sk.wmem_alloc <= limit:
+        return 0
+    if sk.trace is not None:
+        sk.trace.event(sk, "tsq", wmem_alloc=sk.wmem_alloc, limit=limit)
+    return limit
 
 
 def set_throttled(sk: Sock) -> None:

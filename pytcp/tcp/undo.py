@@ -33,8 +33,8 @@ def may_undo(sk: Sock) -> bool:
     return bool(sk.undo_marker) and (not sk.undo_retrans or packet_delayed(sk))
 
 
-def undo_cwnd_reduction(sk: Sock, unmark_loss: bool) -> None:
-    """Give back cwnd and ssthresh of before the episode."""
+def undo_cwnd_reduction(sk: Sock, unmark_loss: bool, why: str) -> None:
+    """Give back cwnd and ssthresh of before the episode. `why`, for the trace: full, dsack, loss, frto, partial."""
     if unmark_loss:
         for skb in sk.rtx_queue:
             skb.sacked &= ~LOST
@@ -48,6 +48,8 @@ def undo_cwnd_reduction(sk: Sock, unmark_loss: bool) -> None:
     sk.cwnd_stamp = sk.host.now_ns
     sk.undo_marker = 0
     sk.rack_advanced = True  # let RACK look again at what was unmarked
+    if sk.trace is not None:
+        sk.trace.event(sk, "undo", why=why, cwnd=sk.snd_cwnd, ssthresh=sk.snd_ssthresh)
 
 
 def is_non_sack_preventing_reopen(sk: Sock) -> bool:
@@ -69,7 +71,7 @@ def any_retrans_done(sk: Sock) -> bool:
 def try_undo_recovery(sk: Sock) -> bool:
     """At the end of Recovery or Loss; True when the state must be kept (see above)."""
     if may_undo(sk):
-        undo_cwnd_reduction(sk, False)
+        undo_cwnd_reduction(sk, False, "full")
         if sk.ca_state == CA_LOSS:
             sk.mib.TCPLossUndo += 1
         else:
@@ -87,7 +89,7 @@ def try_undo_dsack(sk: Sock) -> bool:
     """Every retransmission was reported as a duplicate: undo."""
     if sk.undo_marker and not sk.undo_retrans:
         sk.rack_reo_wnd_persist = min(16, sk.rack_reo_wnd_persist + 1)
-        undo_cwnd_reduction(sk, False)
+        undo_cwnd_reduction(sk, False, "dsack")
         sk.mib.TCPDSACKUndo += 1
         return True
     return False
@@ -97,7 +99,7 @@ def try_undo_loss(sk: Sock, frto_undo: bool) -> bool:
     """Leave the Loss state when the timeout proves spurious."""
     if not frto_undo and not may_undo(sk):
         return False
-    undo_cwnd_reduction(sk, True)
+    undo_cwnd_reduction(sk, True, "frto" if frto_undo else "loss")
     sk.mib.TCPLossUndo += 1
     if frto_undo:
         sk.mib.TCPSpuriousRTOs += 1
@@ -120,7 +122,7 @@ def try_undo_partial(sk: Sock, prior_snd_una: int) -> bool:
         return True
     if not any_retrans_done(sk):
         sk.retrans_stamp = 0
-    undo_cwnd_reduction(sk, True)
+    undo_cwnd_reduction(sk, True, "partial")
     sk.mib.TCPPartialUndo += 1
     retransmit.try_keep_open(sk)
     return False

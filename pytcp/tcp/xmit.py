@@ -305,7 +305,9 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
         else:
             if not push_one:
                 verdict = tso.should_defer(sk, skb, max_segs)
-                if verdict:
+                if trace is not None:
+                    tracing.tso_defer(trace, sk, skb, verdict)
+                if verdict > 0:
                     gate = TSO_DEFER
                     if verdict == tso.DEFER_CWND_LIMITED:
                         cwnd_limited = True

@@ -103,19 +103,19 @@ def test_a_burst_that_the_next_ack_would_enlarge_waits_for_it() -> None:
 def test_in_recovery_nothing_waits() -> None:
     sk, _, skb = waiting()
     sk.ca_state = const.CA_RECOVERY
-    assert tso.should_defer(sk, skb, 40) == tso.SEND_NOW
+    assert tso.should_defer(sk, skb, 40) == tso.NOW_RECOVERY
     sk.ca_state = const.CA_CWR
     assert tso.should_defer(sk, skb, 40) == tso.DEFER_CWND_LIMITED
 
 
-@pytest.mark.parametrize(("age_us", "verdict"), [(1000, tso.DEFER_CWND_LIMITED), (1001, tso.SEND_NOW)])
+@pytest.mark.parametrize(("age_us", "verdict"), [(1000, tso.DEFER_CWND_LIMITED), (1001, tso.NOW_STALE)])
 def test_nothing_waits_when_the_last_transmission_is_older_than_a_millisecond(age_us: int, verdict: int) -> None:
     sk, host, skb = waiting()
     sk.wstamp_ns = host.now_ns - age_us * US
     assert tso.should_defer(sk, skb, 40) == verdict
 
 
-@pytest.mark.parametrize(("max_segs", "verdict"), [(2, tso.SEND_NOW), (3, tso.DEFER_CWND_LIMITED)])
+@pytest.mark.parametrize(("max_segs", "verdict"), [(2, tso.NOW_FULL_BURST), (3, tso.DEFER_CWND_LIMITED)])
 def test_a_burst_of_full_size_does_not_wait(max_segs: int, verdict: int) -> None:
     sk, _, skb = waiting()
     assert tso.should_defer(sk, skb, max_segs) == verdict
@@ -125,17 +125,17 @@ def test_an_skb_in_the_middle_that_fits_whole_does_not_wait() -> None:
     sk, _, skb = waiting(2000)
     assert tso.should_defer(sk, skb, 40) == tso.DEFER_CWND_LIMITED, "the tail may get more"
     sk.write_queue.append(Skb(skb.end_seq, const.ACK, 832))
-    assert tso.should_defer(sk, skb, 40) == tso.SEND_NOW
+    assert tso.should_defer(sk, skb, 40) == tso.NOW_WHOLE
 
 
-@pytest.mark.parametrize(("cwnd", "verdict"), [(11, tso.DEFER_CWND_LIMITED), (12, tso.SEND_NOW)])
+@pytest.mark.parametrize(("cwnd", "verdict"), [(11, tso.DEFER_CWND_LIMITED), (12, tso.NOW_ENOUGH)])
 def test_a_third_of_the_window_is_enough(cwnd: int, verdict: int) -> None:
     """tcp_tso_win_divisor 3: 3000 free of 11000 are less than a third, 4000 of 12000 are not."""
     sk, _, skb = waiting(6000, cwnd=cwnd)
     assert tso.should_defer(sk, skb, 40) == verdict
 
 
-@pytest.mark.parametrize(("in_flight", "verdict"), [(7, tso.DEFER_CWND_LIMITED), (6, tso.SEND_NOW)])
+@pytest.mark.parametrize(("in_flight", "verdict"), [(7, tso.DEFER_CWND_LIMITED), (6, tso.NOW_ENOUGH)])
 def test_without_the_divisor_more_than_three_segments_are_enough(in_flight: int, verdict: int) -> None:
     sk, _, skb = waiting(6000, in_flight=in_flight)
     sk.sysctl.tcp_tso_win_divisor = 0
@@ -148,7 +148,7 @@ def test_with_nothing_in_flight_there_is_no_ack_to_wait_for() -> None:
     sk.snd_cwnd = sk.packets_out + 2
     assert tso.should_defer(sk, skb, 40) == tso.DEFER_CWND_LIMITED
     sk.rtx_queue.head = None
-    assert tso.should_defer(sk, skb, 40) == tso.SEND_NOW
+    assert tso.should_defer(sk, skb, 40) == tso.NOW_NO_ACK_DUE
 
 
 @pytest.mark.parametrize(
@@ -156,9 +156,9 @@ def test_with_nothing_in_flight_there_is_no_ack_to_wait_for() -> None:
     [
         # the ACK is due at srtt after the oldest transmission; 1 ms or half the RTT is worth waiting
         (20_000, 19_000, tso.DEFER_CWND_LIMITED),
-        (20_000, 18_999, tso.SEND_NOW),
+        (20_000, 18_999, tso.NOW_ACK_FAR),
         (1_000, 500, tso.DEFER_CWND_LIMITED),
-        (1_000, 499, tso.SEND_NOW),
+        (1_000, 499, tso.NOW_ACK_FAR),
         (20_000, 30_000, tso.DEFER_CWND_LIMITED),  # overdue
     ],
 )
@@ -185,7 +185,7 @@ def test_a_program_that_has_no_more_is_not_waited_for(last: str) -> None:
         skb.flags |= const.FIN
     else:
         skb.eor = True
-    assert tso.should_defer(sk, skb, 40) == tso.SEND_NOW
+    assert tso.should_defer(sk, skb, 40) == tso.NOW_END
 
 
 def test_a_deferred_burst_leaves_with_the_next_ack() -> None:

@@ -60,6 +60,8 @@ def update(ca: Cubic, sk: Sock, delay_us: int) -> None:
             mib.TCPHystartTrainDetect += 1
             mib.TCPHystartTrainCwnd += sk.snd_cwnd
             sk.snd_ssthresh = sk.snd_cwnd
+            if sk.trace is not None:
+                sk.trace.event(sk, "hystart", detector="train", cwnd=sk.snd_cwnd, round_us=now_us - ca.round_start, delay_min_us=ca.delay_min)
     if not detect & DELAY:
         return
     if delay_us < ca.curr_rtt:
@@ -71,3 +73,5 @@ def update(ca: Cubic, sk: Sock, delay_us: int) -> None:
         mib.TCPHystartDelayDetect += 1
         mib.TCPHystartDelayCwnd += sk.snd_cwnd
         sk.snd_ssthresh = sk.snd_cwnd
+        if sk.trace is not None:
+            sk.trace.event(sk, "hystart", detector="delay", cwnd=sk.snd_cwnd, rtt_us=ca.curr_rtt, delay_min_us=ca.delay_min)
