@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
-from pytcp.tcp import const, input, sendmsg
+import pytest
+
+import pytcp.tcp
+from pytcp.tcp import close, const, ecn, input, sendmsg, timers, trace, tso, xmit
 from pytcp.tcp.sock import Sock
 
-from .harness import FakeHost, established, segment
+from .harness import MS, US, FakeHost, established, segment
+
+TCP = Path(pytcp.tcp.__file__).parent
 
 
 class Told:
@@ -57,8 +64,176 @@ def test_the_window_cuts_and_stops() -> None:
     assert told.of("gate", "old", "new") == [("app", "rwnd"), ("rwnd", "app")]
 
 
-def test_nothing_is_told_when_nobody_listens() -> None:
-    sk = established(mss=1000)
-    assert sk.trace is None
+def test_a_nagled_tail_stays_and_names_its_gate() -> None:
+    sk, told = traced(nonagle=const.NAGLE_CORK)
+    sendmsg.sendmsg(sk, bytes(2500))
+    assert told.of("xmit", "end_seq", "why") == [(2000, "nagle-tail")]
+    assert told.of("stop", "gate", "queued") == [("cork", 500)]
+
+
+def test_the_pacing_rate_and_the_device_limit_a_burst() -> None:
+    """At 3,000,000 bytes/s a millisecond is 2929 bytes, 2 segments (RTT 40 ms: no bonus); with a device that takes 2 segments it is the device."""
+    sk, told = traced(srtt_us=40_000, snd_cwnd=100)
+    sk.pacing_rate = 3_000_000
+    sendmsg.sendmsg(sk, bytes(5000))
+    assert told.of("xmit", "segs", "why", "max_segs") == [(2, "autosize", 2), (2, "autosize", 2), (1, "queue", 2)]
+    sk, told = traced(srtt_us=300, snd_cwnd=100, gso_max_size=2500)
+    sendmsg.sendmsg(sk, bytes(4000))
+    assert told.of("xmit", "segs", "why") == [(2, "gso_max"), (2, "gso_max")]
+
+
+def test_a_message_boundary_is_the_writes_doing() -> None:
+    sk, told = traced(snd_cwnd=0)
+    for _ in range(2):
+        sendmsg.sendmsg(sk, bytes(1500), const.MSG_EOR)
+    sk.snd_cwnd = 20
+    xmit.push_pending_frames(sk, 1000, const.NAGLE_OFF)
+    assert told.of("xmit", "end_seq", "why") == [(1500, "write"), (3000, "queue")]
+
+
+def test_urgent_data_goes_segment_by_segment() -> None:
+    sk, told = traced(snd_cwnd=0)
+    sendmsg.sendmsg(sk, bytes(2500), const.MSG_OOB)
+    sk.snd_cwnd = 20
+    xmit.push_pending_frames(sk, 1000, 0)
+    assert told.of("xmit", "end_seq", "why", "flags") == [(1000, "urgent", "U."), (2000, "urgent", "U."), (2500, "queue", "PU.")]
+
+
+def test_each_exit_of_the_deferral_is_told() -> None:
+    sk, told = traced(snd_cwnd=10)
+    sendmsg.sendmsg(sk, bytes(8000))
+    host_of(sk).advance(200 * US)
+    sendmsg.sendmsg(sk, bytes(1500))
+    assert told.of("tso_defer", "wait", "why", "length")[-1] == (1, trace.DEFER[tso.DEFER], 1500)
+    assert [wait for wait in told.of("tso_defer", "wait")[:-1] if wait] == [], "the first bursts left"
+    assert told.of("stop", "gate")[-1] == "tso_defer"
+
+
+def test_autocork_and_small_queues_say_what_lies_in_the_host() -> None:
+    """150 bytes in the ring charge 1 + 832 + 150; a tail of 100 charges 932 and stays behind it."""
+    sk, told = traced(FakeHost(complete="manual"), nonagle=const.NAGLE_OFF)
+    sendmsg.sendmsg(sk, bytes(150))
+    sendmsg.sendmsg(sk, bytes(100))
+    assert told.of("autocork", "length", "truesize", "wmem_alloc") == [(100, 932, 983)]
+    sk, told = traced(FakeHost(complete="manual"), srtt_us=20_000, snd_cwnd=100, gso_max_segs=2)
+    sk.sysctl.tcp_limit_output_bytes = 8000
+    sendmsg.sendmsg(sk, bytes(8000))
+    assert told.of("tsq", "wmem_alloc", "limit") == [(8497, 8000)]
+    assert told.of("stop", "gate", "wmem_alloc", "limit") == [("tsq", 8497, 8000)]
+
+
+def test_an_acknowledgement_says_what_it_brought() -> None:
+    sk, told = traced(snd_cwnd=10)
+    sendmsg.sendmsg(sk, bytes(5000))
+    host_of(sk).advance(20 * MS)
+    input.receive(sk, segment(sk, ack=1001, window=60_000, sack=((2001, 3001), (4001, 5001))))
+    assert told.of("ack", "una", "wnd", "sacks", "delivered", "rtt_us") == [(1000, 59_904, [[2000, 3000], [4000, 5000]], 3, 20_000)]
+
+
+def test_a_loss_is_told_from_the_mark_to_the_retransmission_and_the_state() -> None:
+    """RACK: of five segments the first is missing while four sent later were delivered; reordering is not expected with three SACKed."""
+    sk, told = traced(srtt_us=20_000, snd_cwnd=10)
+    sendmsg.sendmsg(sk, bytes(5000))
+    host_of(sk).advance(20 * MS)
+    input.receive(sk, segment(sk, ack=1, sack=((1001, 5001),)))
+    assert told.of("lost", "seq", "end_seq", "segs", "why", "again") == [(0, 1000, 1, "rack", 0)]
+    assert told.of("ca_state", "old", "new")[-1] == ("Open", "Recovery")
+    assert told.of("retransmit", "seq", "segs", "cause") == [(0, 1, "lost")]
+    assert told.of("xmit", "seq", "rtx", "why")[-1] == (0, 1, "again")
+    input.receive(sk, segment(sk, ack=5001))
+    assert told.of("ca_state", "new")[-1] == "Open"
+
+
+def test_a_timeout_gives_everything_up_and_resends_one_segment() -> None:
+    sk, told = traced(srtt_us=20_000, snd_cwnd=10)
+    sk.sysctl.tcp_early_retrans = 0
+    sendmsg.sendmsg(sk, bytes(3000))
+    rto_us = sk.rto_ns // 1000
+    host_of(sk).advance_to(timers.rtx_expiry(sk))
+    assert told.of("rto", "rto_us", "backoff", "inflight") == [(rto_us, 0, 3)]
+    assert told.of("lost", "seq", "end_seq", "why") == [(0, 3000, "rto")]
+    assert told.of("ca_state", "old", "new") == [("Open", "Loss")]
+    assert told.of("xmit", "seq", "end_seq", "rtx", "why")[-1] == (0, 1000, 1, "mss")
+    assert told.of("retransmit", "cause") == ["rto"]
+    input.receive(sk, segment(sk, ack=3001))
+    assert told.of("ca_state", "new")[-1] == "Open"
+
+
+def test_a_loss_probe_is_told_and_its_copy_too() -> None:
+    sk, told = traced(srtt_us=20_000, snd_cwnd=10)
+    sendmsg.sendmsg(sk, bytes(3000))
+    host_of(sk).advance_to(timers.rtx_expiry(sk))
+    assert told.of("tlp", "new", "inflight") == [(0, 3)]
+    assert told.of("retransmit", "seq", "end_seq", "cause") == [(2000, 3000, "tlp")]
+
+
+def test_a_reduction_taken_back_says_what_proved_it_needless() -> None:
+    """The ACK that ends recovery reports the one retransmission as a duplicate: the loss was none."""
+    sk, told = traced(srtt_us=20_000, snd_cwnd=10)
+    sendmsg.sendmsg(sk, bytes(5000))
+    host_of(sk).advance(20 * MS)
+    input.receive(sk, segment(sk, ack=1, sack=((1001, 5001),)))
+    host_of(sk).advance(20 * MS)
+    input.receive(sk, segment(sk, ack=5001, sack=((1, 1001),)))
+    assert told.of("undo", "why") == ["full"]
+    assert told.of("undo", "cwnd") == [sk.snd_cwnd]
+
+
+def test_arrivals_and_the_window_we_offer_count_from_the_peers_first_byte() -> None:
+    sk, told = traced()
+    input.receive(sk, segment(sk, seq=1, payload=bytes(1000), flags=const.ACK | const.PSH))
+    input.receive(sk, segment(sk, seq=3001, payload=bytes(1000)))
+    assert told.of("recv", "seq", "end_seq", "segs") == [(0, 1000, 1), (3000, 4000, 1)]
+    assert told.of("window", "edge")[-1] == sk.rcv_wup + sk.rcv_wnd - sk.irs - 1
+
+
+def test_ecn_is_told_both_ways() -> None:
+    sk, told = traced(snd_cwnd=10, ecn_flags=ecn.OK)
+    input.receive(sk, segment(sk, seq=1, payload=bytes(500), tos=ecn.CE))
+    assert told.of("ecn", "what") == ["ce"]
+    sendmsg.sendmsg(sk, bytes(3000))
+    input.receive(sk, segment(sk, seq=501, ack=1001, flags=const.ACK | const.ECE))
+    assert told.of("ecn", "what") == ["ce", "ece"]
+    sendmsg.sendmsg(sk, bytes(3000))
+    input.receive(sk, segment(sk, seq=501, ack=3001))
+    assert told.of("ecn", "what") == ["ce", "ece", "cwr"]
+
+
+def test_a_closed_window_is_probed_in_sight() -> None:
+    sk, told = traced(snd_wnd=0, srtt_us=20_000)
+    sendmsg.sendmsg(sk, bytes(1000))
+    host_of(sk).advance(1000 * MS)
+    assert told.of("probe", "probes", "wnd")[:2] == [(1, 0), (2, 0)]
+
+
+def test_the_end_is_a_state() -> None:
+    sk, told = traced()
+    close.done(sk)
+    assert told.of("state", "old", "new") == [("ESTABLISHED", "CLOSE")]
+
+
+def test_every_reason_has_words() -> None:
+    """The letters of the branches in the source are the keys of the tables people read."""
+    source = {name: (TCP / f"{name}.py").read_text() for name in ("xmit", "retransmit", "probe0", "tlp", "rack", "undo")}
+    whys = set(re.findall(r'why = "([^"]+)"', source["xmit"] + source["retransmit"])) | {"queue", "write", "probe", "mss"}
+    assert whys == set(trace.WHY)
+    assert set(re.findall(r'mark_skb_lost\(sk, skb, "(\w+)"', source["rack"] + source["retransmit"])) == set(trace.LOST)
+    assert {value for name, value in vars(tso).items() if name.startswith(("NOW_", "DEFER"))} == set(trace.DEFER)
+
+
+def test_nothing_of_the_trace_runs_when_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("xmit", "stop", "tso_defer", "ack", "recv", "ca_state", "lost", "retransmit"):
+        monkeypatch.setattr(trace, name, None)
+    sk = established(mss=1000, srtt_us=300)
     sendmsg.sendmsg(sk, bytes(12_000))
-    assert sk.host.take()  # type: ignore[attr-defined]
+    host_of(sk).advance(300 * US)
+    input.receive(sk, segment(sk, ack=2001, sack=((3001, 9001),)))
+    host_of(sk).advance(3000 * MS)
+    input.receive(sk, segment(sk, seq=1, payload=bytes(500), ack=10_001))
+    assert sk.total_retrans > 0
+    assert sk.bytes_received == 500
+
+
+def host_of(sk: Sock) -> FakeHost:
+    assert isinstance(sk.host, FakeHost)
+    return sk.host
