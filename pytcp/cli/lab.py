@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pytcp.cli.lab_plot import plot
 from pytcp.lab import experiment as experiments
 from pytcp.lab.experiment import ExperimentError, Figure, Setting, Table
 from pytcp.lab.runs import DEFAULT_PROFILE, Result, run_all
@@ -45,6 +46,9 @@ def command() -> None:
     Five replay discussions of the kernel's network list, with the algorithm before and after the patch; `pytcp lab run ./mine.py`
     runs one of your own (docs/experiments.md).
     """
+
+
+command.add_command(plot)
 
 
 @command.command("list")

@@ -20,57 +20,21 @@ from typing import Any, NamedTuple
 import pytcp
 from pytcp.tcp import trace
 
+from . import palette
 from . import timeline as timelines
+from .palette import Panel
 from .record import Record
 from .timeline import Timeline
 
 MISSING = "reports need plotly: pip install 'pytcp-stack[lab]'"
-UNITS = {"ns": 1, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 HOW = (
     "Drag to zoom, shift-drag to pan; Ctrl and wheel, or + and −, to zoom in time; arrows to move; a click on a name in a legend hides it. "
     "Point at a super-segment to see why it had its size, and what held the next one back."
 )
 FIRST = 4  # flows shown when the page opens; a click shows another
 
-TRACKS = ("#2563eb", "#ea580c", "#059669", "#9333ea", "#dc2626", "#0891b2", "#ca8a04", "#be185d", "#4d7c0f", "#64748b")
-# one colour for one idea: cwnd blue, the peer's window amber, pacing green, nothing more to send grey
-COLOURS: Mapping[str, Mapping[str, str]] = {
-    "why": {
-        "cwnd": "#3b82f6", "cwnd/2": "#06b6d4", "window": "#f59e0b", "autosize": "#10b981", "gso_max": "#8b5cf6", "write": "#64748b", "queue": "#94a3b8",
-        "nagle-tail": "#ec4899", "urgent": "#84cc16", "probe": "#eab308", "mss": "#a16207", "again": "#b45309", "tlp": "#f97316", "retransmit": "#ef4444",
-    },
-    "gates": {
-        "app": "#cbd5e1", "sndbuf": "#a16207", "cork": "#a78bfa", "nagle": "#ec4899", "autocork": "#d946ef", "tso_defer": "#14b8a6", "tsq": "#6366f1",
-        "cwnd": "#3b82f6", "rwnd": "#f59e0b", "pacing": "#10b981", "host_queue": "#475569", "neighbour": "#78716c",
-    },
-    "marks": {"ca_state": "#f97316", "rto": "#ef4444", "tlp": "#eab308", "undo": "#10b981", "ecn": "#8b5cf6", "hystart": "#3b82f6"},
-}  # fmt: skip
-SACK, EDGE = "#a855f7", "#d97706"
 SYMBOLS = {"ca_state": "diamond", "rto": "x", "tlp": "triangle-up", "undo": "circle", "ecn": "square", "hystart": "star-triangle-down"}
-
-# panels of sampled columns: name, title, label of the axis, height in pixels, lines (column, name, divisor, unit, colour, dash)
-PANELS: tuple[tuple[str, str, str, int, tuple[tuple[str, str, float, str, str, str], ...]], ...] = (
-    (
-        "cwnd", "Congestion window", "segments", 190,
-        (
-            ("cwnd", "cwnd", 1, " segments", "#3b82f6", "solid"),
-            ("inflight", "in flight", 1, " segments", "#10b981", "solid"),
-            ("ssthresh", "ssthresh", 1, " segments", "#ef4444", "dash"),
-        ),
-    ),
-    ("rtt", "Round-trip time", "ms", 140, (("srtt_us", "srtt", 1000, " ms", "#8b5cf6", "solid"), ("rttvar_us", "rttvar", 1000, " ms", "#d946ef", "dot"))),
-    ("rate", "Pacing rate", "bit/s", 140, (("pacing_rate", "pacing rate", 0.125, "bit/s", "#10b981", "solid"),)),
-    (
-        "windows", "Windows", "bytes", 140,
-        (("snd_wnd", "the peer's window", 1, " bytes", "#d97706", "solid"), ("rcv_wnd", "our window", 1, " bytes", "#0891b2", "dash")),
-    ),
-)  # fmt: skip
-QUEUE_LINES = (
-    ("packets", "packets", 1, " packets", "#0891b2", "solid"),
-    ("drops", "dropped", 1, "", "#ef4444", "dash"),
-    ("marks", "marked", 1, "", "#8b5cf6", "dot"),
-)
-STEPS = ("drops", "marks")  # counters, drawn as a mark wherever they grow
+COLOURS: Mapping[str, Mapping[str, str]] = {"why": palette.WHY, "gates": palette.GATES, "marks": palette.MARKS}
 
 Figures = Mapping[str, Mapping[str, Any]]
 
@@ -206,22 +170,21 @@ def page_data(title: str, records: Mapping[str, Record], lines: Sequence[Timelin
         return None if text is None else words.setdefault(text, len(words))
 
     span = max(end - start for start, end in (record.span_ns() for record in records.values()))
-    unit = max((name for name, size in UNITS.items() if span >= 2 * size), key=UNITS.__getitem__, default="ns")
-    tracks = [_track(line, TRACKS[place % len(TRACKS)], word) for place, line in enumerate(lines)]
+    tracks = [_track(line, palette.TRACKS[place % len(palette.TRACKS)], word) for place, line in enumerate(lines)]
     return {
         "title": title,
-        "unit": unit,
+        "unit": palette.time_unit(span),
         "span": max(span, 1),
         "first": FIRST,
         "tracks": tracks,
-        "panels": [_panel(*panel) for panel in PANELS],
+        "panels": [_panel(panel) for panel in palette.PANELS],
         "queues": _queues(records),
         "words": list(words),
         "why": trace.WHY,
         "gates": timelines.GATES,
         "marks": timelines.MARKS,
         "symbols": SYMBOLS,
-        "colours": {**COLOURS, "sack": SACK, "edge": EDGE},
+        "colours": {**COLOURS, "sack": palette.SACK, "edge": palette.EDGE},
     }
 
 
@@ -247,10 +210,12 @@ def _track(line: Timeline, colour: str, word: Any) -> dict[str, Any]:
     }
 
 
-def _panel(name: str, title: str, label: str, height: int, lines: Iterable[tuple[str, str, float, str, str, str]]) -> dict[str, Any]:
-    keys = ("column", "name", "scale", "suffix", "colour", "dash")
-    drawn = [{**dict(zip(keys, line, strict=True)), **({"steps": True, "at": "packets"} if line[0] in STEPS else {})} for line in lines]
-    return {"name": name, "title": title, "label": label, "height": height, "lines": drawn}
+def _panel(panel: Panel) -> dict[str, Any]:
+    lines = []
+    for line in panel.lines:
+        drawn = {"column": line.column, "name": line.name, "scale": line.scale, "suffix": line.unit, "colour": line.colour, "dash": line.dash}
+        lines.append({**drawn, "steps": True, "at": "packets"} if line.column in palette.STEPS else drawn)
+    return {**panel._asdict(), "lines": lines}
 
 
 def _queues(records: Mapping[str, Record]) -> list[dict[str, Any]]:
@@ -262,14 +227,14 @@ def _queues(records: Mapping[str, Record]) -> list[dict[str, Any]]:
         for place, (variant, record) in enumerate(records.items()):
             start, _ = record.span_ns()
             rows = [row for row in record.queues if row["queue"] == queue]
-            series = {column: [row.get(column) for row in rows] for column, *_ in QUEUE_LINES}
+            series = {column: [row.get(column) for row in rows] for column, *_ in palette.QUEUE.lines}
             series = {column: values for column, values in series.items() if any(values)}
             if series:
-                colour = TRACKS[place % len(TRACKS)]
+                colour = palette.TRACKS[place % len(palette.TRACKS)]
                 series["t"] = [row["t_ns"] - start for row in rows]
                 tracks.append({"name": f"{variant} {queue}", "short": variant, "colour": colour, "series": series})
         if tracks:
-            panels.append({**_panel(f"queue {queue}", f"Queue: {queue}", "packets", 140, QUEUE_LINES), "tracks": tracks})
+            panels.append({**_panel(palette.QUEUE._replace(name=f"queue {queue}", title=f"Queue: {queue}")), "tracks": tracks})
     return panels
 
 
@@ -353,7 +318,7 @@ def _flow_tables(line: Timeline) -> str:
 
 def _named_cell(name: str, group: str) -> str:
     """The head of a row, with the colour that the chart gives the name."""
-    return f'<th><span class=swatch style="background:{COLOURS[group].get(name, "#888")}"></span>{escape(name)}</th>'
+    return f'<th><span class=swatch style="background:{COLOURS[group].get(name, palette.OTHER)}"></span>{escape(name)}</th>'
 
 
 def _paragraphs(text: str) -> str:

@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("selenium", reason="needs pip install -e .[test]")
+pytest.importorskip("plotly", reason="needs pip install -e .[test]")
+
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service

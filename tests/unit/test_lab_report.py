@@ -13,6 +13,8 @@ import pytest
 from pytcp.lab.record import Record
 from pytcp.lab.report import Column, build, figures_table, write_html
 
+pytest.importorskip("plotly", reason="needs pip install -e .[test]")
+
 
 def page_json(page: str) -> dict[str, Any]:
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
