@@ -36,7 +36,7 @@ def draw(
     heights = [height for height, _, _ in panels]
     style: dict[Any, Any] = {
         "font.size": 9, "axes.edgecolor": GRID, "axes.labelcolor": SOFT, "xtick.color": SOFT, "ytick.color": SOFT, "text.color": INK, "axes.grid": True,
-        "grid.color": GRID, "axes.axisbelow": True, "svg.hashsalt": "pytcp", "axes.spines.top": False, "axes.spines.right": False, "font.family": "sans-serif",
+        "grid.color": GRID, "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False, "font.family": "sans-serif",
     }  # fmt: skip
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(11, sum(heights) + 0.45 * len(panels) + (0.7 if title else 0.3)), dpi=130, layout="constrained")
@@ -49,8 +49,7 @@ def draw(
         axes[-1].set_xlim(0, max(span_ns, 1) / palette.UNITS[unit])
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold")
-        # the same record gives the same bytes
-        figure.savefig(path, metadata={"Date": None} if str(path).endswith(".svg") else None)
+        figure.savefig(path)
 
 
 def _panels(lines: Sequence[Timeline], queues: Sequence[tuple[str, dict[str, list[Any]]]], what: Sequence[str]) -> list[tuple[float, str, Any]]:
