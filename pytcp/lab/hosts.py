@@ -109,7 +109,7 @@ class Host:
 
     def counters_total(self) -> dict[str, int]:
         """All counters since the stack was made."""
-        return dict(vars(self.stack.mib))
+        return {name: value for name, value in vars(self.stack.mib).items() if isinstance(value, int)}
 
     @property
     def counters(self) -> dict[str, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from pytcp.link.delayed import Delayed
 from pytcp.link.emulator import Emulator, Impairment
 from pytcp.link.frame import F_CSUM, F_RXCSUM, Link
 from pytcp.link.pcapng import Capture, PcapngWriter
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from .hosts import Host
 
+Completions = str | Delayed  # modes of `link.txring`
 Receive = Literal["super", "segments", "gro"]
 
 
@@ -41,17 +43,20 @@ class Wire:
         receive: Receive = "super",
         there: Impairment | None = None,
         back: Impairment | None = None,
-        completions: str = "reaped",
+        completions: Completions | tuple[Completions, Completions] = "reaped",
+        gso_max: int = 65536,
     ) -> None:
-        """delay: one way, ns. rate: bit/s of both NICs, 0 = infinite. mtu: bytes of IP.
+        """delay: one way, ns. rate: bit/s of both NICs, 0 = infinite. mtu: bytes of IP. gso_max: of a super-frame.
         receive: "super": a super-frame sent is one received; "segments": none is coalesced; "gro": what arrives together is.
-        there, back: what happens to packets from `near` to `far`, and back. completions: mode of both transmit rings.
+        there, back: what happens to packets from `near` to `far`, and back. completions: of both transmit rings, or a pair.
         writer: records what `near` sends and receives."""
         heap = runtime.heap
         takes = ALL_FEATURES if receive == "super" else F_CSUM | F_RXCSUM
         macs = (bytes((2, 0, 0, number >> 8, number & 255, 1)), bytes((2, 0, 0, number >> 8, number & 255, 2)))
         names = f"{near.name}{number}", f"{far.name}{number}"
         ends = pipe_pair(heap, mtu=mtu, delay_ns=delay, rate=rate, limit=1 << 20, names=names, macs=macs, takes=takes)
+        for end in ends:
+            end.gso_max_size = gso_max
         self.ends = ends
         self.emulator: Emulator | None = None
         first: Link = ends[0]
@@ -60,14 +65,15 @@ class Wire:
         if writer is not None:
             first = Capture(first, writer, near.name, realtime_ns=runtime.realtime_ns)
         gro = receive == "gro"
-        pair = [self._join(host, link, number, 1 + i, completions, gro) for i, (host, link) in enumerate(((near, first), (far, ends[1])))]
+        modes = completions if isinstance(completions, tuple) else (completions, completions)
+        pair = [self._join(near, first, number, 1, modes[0], gro), self._join(far, ends[1], number, 2, modes[1], gro)]
         for i in (0, 1):
             neighbour = bytes((10, 0, number, 2 - i)), bytes.fromhex(f"fd00{number:04x}") + bytes(11) + bytes((2 - i,))
             pair[i].neigh4.add_permanent(neighbour[0], macs[1 - i])
             pair[i].neigh6.add_permanent(neighbour[1], macs[1 - i])
 
     @staticmethod
-    def _join(host: Host, link: Link, number: int, which: int, completions: str, gro: bool) -> Interface:
+    def _join(host: Host, link: Link, number: int, which: int, completions: Completions, gro: bool) -> Interface:
         addresses = f"10.0.{number}.{which}", f"fd00:{number:x}::{which}"
         dev = host.stack.add_interface(link, [f"{addresses[0]}/24", f"{addresses[1]}/64"], name=f"eth{len(host.interfaces)}", tx_mode=completions, gro=gro)
         host.interfaces.append(dev)

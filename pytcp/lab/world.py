@@ -18,6 +18,8 @@ from .experiment import ExperimentError, Setting, Table
 from .hosts import Host
 from .units import SECOND
 
+START = SECOND
+
 
 class World:
     """What the function of an experiment gets first.
@@ -32,6 +34,7 @@ class World:
         self.profile = profile
         self.runtime = VirtualRuntime()
         self.heap = self.runtime.heap
+        self.heap.now_ns = START  # hosts have been up: 0 stands for "never" in a kernel's time stamps
         self.hosts: dict[str, Host] = {}
         self.wires: list[wires.Wire] = []
         self.tables: list[Table] = []
@@ -44,10 +47,13 @@ class World:
 
     @property
     def now_ns(self) -> int:
-        return self.heap.now_ns
+        """Virtual time since the experiment began, ns."""
+        return self.heap.now_ns - START
 
     def host(self, name: str, sysctls: dict[str, Setting] | None = None) -> Host:
         """A host with its own stack. sysctls: set before those of the variant and of the user."""
+        if name in self.hosts:
+            raise ValueError(f"there is a host {name!r} already")
         given = [(key, value) for key, value in (sysctls or {}).items()]
         given += [(key, value) for to, key, value in self._sysctls if to in ("", name)]
         host = Host(name, self.runtime, seed=self.rng(f"host {name}").getrandbits(64), sysctls=given)
@@ -73,7 +79,7 @@ class World:
         while not until():
             if not step(end):
                 what = "nothing more will happen" if runtime.next_event_ns() is None else f"the limit of {units.show(limit, units.TIME)} is over"
-                raise TimeoutError(f"at {self.heap.now_ns / 1e9:.3f} s of virtual time {what}, and the workload is not done")
+                raise TimeoutError(f"at {self.now_ns / 1e9:.3f} s of virtual time {what}, and the workload is not done")
 
     def show(self, title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """A table to print beside the figures."""

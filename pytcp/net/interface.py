@@ -166,6 +166,8 @@ class Interface:
                         return
             elif kind == 0x86DD and size >= _MIN6:
                 mac, kind, word, plen, proto, ttl, key = _IP6(data)
+                if not plen and frame.gso_size:  # a super-frame beyond 64 KiB
+                    plen = size - 54
                 end = plen + 54
                 if proto == 6 and word >> 28 == 6 and mac == self.mac and _MIN6 <= end <= size:
                     entry = self._table.get(key)

@@ -66,6 +66,7 @@ _PORTS = Struct(">HH").pack
 _WORDS = {4: Struct(">4H").unpack, 16: Struct(">16H").unpack}
 _FLOW = Struct(">HHB").pack
 
+IP_MAX = 0xFFFF  # what a length field can say
 REFLECT_RESET = 2  # bit of flowlabel_reflect
 
 PMTUDISC_DONT = 0
@@ -164,7 +165,8 @@ class TcpHost:
             if (size - length + gso_size if gso_size else size) + 40 > dst.mtu and (sk.pmtu_disc < PMTUDISC_PROBE or size + 40 > dev.mtu6):
                 return self._too_big(sk, dst, th, parts, length, gso_size, (skb, truesize))
             word = 0x60000000 | (sk.tos & 0xFC | ecn) << 20 | sk.flowlabel
-            ip = _HEAD6(word, size, 6, sk.ttl, sk.saddr + sk.daddr)
+            # a super-segment beyond 64 KiB never leaves the host as one packet: its length is the frame's
+            ip = _HEAD6(word, size if size <= IP_MAX else 0, 6, sk.ttl, sk.saddr + sk.daddr)
             size += 40
             mib.Ip6OutRequests += 1
             mib.Ip6OutTransmits += 1

@@ -1,8 +1,8 @@
 """Congestion-window bookkeeping around the congestion control: was it the limit, is it still valid?
 
 cwnd only grows while it is what limits the sender (is_cwnd_limited); unused window decays (RFC 2861 as
-Linux has it) and an idle restart begins again from the initial window. Sysctl:
-tcp_slow_start_after_idle.
+Linux has it) and an idle restart begins again from the initial window. Sysctls:
+tcp_slow_start_after_idle, pytcp.keep_cwnd_limited.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def is_limited(sk: Sock) -> bool:
 def validate(sk: Sock, limited: bool) -> None:
     """After sending: note whether cwnd was the limit in this window; decay it when unused for an RTO."""
     packets = sk.packets_out
-    if sk.snd_una >= sk.cwnd_usage_seq or limited or (not sk.is_cwnd_limited and packets > sk.max_packets_out):
+    if sk.snd_una >= sk.cwnd_usage_seq or limited or (packets > sk.max_packets_out and not (sk.is_cwnd_limited and sk.sysctl.keep_cwnd_limited)):
         sk.is_cwnd_limited = limited
         sk.max_packets_out = packets
         sk.cwnd_usage_seq = sk.snd_nxt

@@ -100,6 +100,7 @@ class TcpSysctl:
     autosize_at: str = "xmit"
     tsq_cap: str = "always"
     half_cwnd_cap: int = 1
+    keep_cwnd_limited: int = 1
     grow_skb: int = 1
     hystart_reset: str = "update"
     init_rwnd: int = 0
@@ -252,6 +253,7 @@ TABLE: tuple[Entry, ...] = (
         "unpaced_only 5.0 (c73e5807e4f6) to 6.15; always again 6.16 (c4221a8cc3a7)",
     ),
     _pytcp("half_cwnd_cap", 0, 1, "one burst takes at most half of cwnd", "3.18 (d649a7a81f3b)"),
+    _pytcp("keep_cwnd_limited", 0, 1, "that cwnd was the limit is not forgotten for a larger burst of the same window", "6.1 (f4ce91ce12a7)"),
     _pytcp("grow_skb", 0, 1, "pull bytes from the next skb when quota allows", "6.10 (8ee602c63520)"),
     _choice(
         "hystart_reset", ("update", "update_gated", "cong_avoid"), "where HyStart's round is reset",

@@ -68,6 +68,18 @@ def test_the_verdict_holds_for_a_window_of_data() -> None:
     assert (sk.is_cwnd_limited, sk.max_packets_out) == (False, 1)
 
 
+@pytest.mark.parametrize(("keep", "limited", "packets"), [(1, True, 10), (0, False, 12)])
+def test_before_6_1_a_larger_burst_of_the_same_window_overwrote_the_verdict(keep: int, limited: bool, packets: int) -> None:
+    """Ten segments fill the window of ten; five are acknowledged, the window is 15 and seven more leave: 12 in flight, no limit."""
+    sk, host = flow(10)
+    host.sysctl.keep_cwnd_limited = keep
+    sendmsg.sendmsg(sk, bytes(10_000))
+    input.receive(sk, segment(sk, ack=5001))
+    assert sk.snd_cwnd == 15
+    sendmsg.sendmsg(sk, bytes(7_000))
+    assert (sk.is_cwnd_limited, sk.max_packets_out) == (limited, packets)
+
+
 def test_a_window_unused_for_an_rto_comes_half_way_down_to_what_was_used() -> None:
     """RTO 220 ms; 12 in flight at most: (40 + 12)/2 = 26, ssthresh 3/4 of 40."""
     sk, host = flow(40, ssthresh=20)

@@ -170,3 +170,35 @@ def test_a_receiver_may_answer_at_once() -> None:
     a.send([TxFrame(b"1")])
     runtime.run_until_idle()
     assert at_a == [(10, b"re: 1"), (10, b"|")]
+
+
+def test_a_rate_spaces_frames_by_their_bits_on_an_ethernet_wire() -> None:
+    """1000 bytes and 24 of preamble, checksum and gap are 8192 bits: 8.192 us at 1 Gbit/s, each behind the one before."""
+    runtime = VirtualRuntime()
+    a, b = pipe_pair(runtime.heap, delay_ns=30 * US, rate=(1_000_000_000, 0))
+    at_b, at_a = listen(b, runtime.heap), listen(a, runtime.heap)
+    a.send([TxFrame(bytes(1000)), TxFrame(bytes(1000))])
+    b.send([TxFrame(bytes(1000))])
+    runtime.run_until_idle()
+    assert [at for at, data in at_b if data != b"|"] == [30_000 + 8192, 30_000 + 2 * 8192]
+    assert [at for at, data in at_a if data != b"|"] == [30_000], "the other direction has no rate"
+
+
+def test_at_a_rate_a_super_frame_arrives_when_its_last_segment_has() -> None:
+    """2500 bytes in segments of 1000 are three frames, each with 54 bytes of headers and 24 on the wire."""
+    runtime = VirtualRuntime()
+    a, b = pipe_pair(runtime.heap, rate=1_000_000_000)
+    at_b = listen(b, runtime.heap)
+    a.send([super_frame(bytes(2500), 1000)])
+    runtime.run_until_idle()
+    assert [at for at, data in at_b if data != b"|"] == [(2500 + 3 * 78) * 8]
+
+
+def test_what_an_end_takes_may_be_less_than_what_it_does_for_its_stack() -> None:
+    runtime = VirtualRuntime()
+    a, b = pipe_pair(runtime.heap, rate=1_000_000_000, takes=F_CSUM | F_RXCSUM)
+    at_b = listen(b, runtime.heap)
+    assert b.features & F_TSO4
+    a.send([super_frame(bytes(2500), 1000)])
+    runtime.run_until_idle()
+    assert [(at, len(data)) for at, data in at_b if data != b"|"] == [(1078 * 8, 1054), (2 * 1078 * 8, 1054), ((2 * 1078 + 578) * 8, 554)]
