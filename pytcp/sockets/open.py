@@ -250,9 +250,14 @@ class TrioStack:
         handler_nursery: trio.Nursery | None = None,
         task_status: trio.TaskStatus[list[TcpListener]] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Run `handler(stream)` in a task for each connection, as `trio.serve_tcp`; returns only when cancelled."""
+        """Run `handler(stream)` in a task for each connection, as `trio.serve_tcp`; returns only when cancelled.
+
+        A stream that its handler leaves open is closed behind it."""
         listeners = await self.open_tcp_listeners(port, host=host, backlog=backlog)
-        await trio.serve_listeners(handler, listeners, handler_nursery=handler_nursery, task_status=task_status)
+        async with trio.open_nursery() as nursery:
+            for listener in listeners:
+                nursery.start_soon(_serve, listener, handler, handler_nursery or nursery)
+            task_status.started(listeners)
 
     async def ping(
         self,
@@ -345,6 +350,21 @@ class TrioStack:
         self._failure = self._failure or closed
         self.flush()
         self.net.close()
+
+
+async def _serve(listener: TcpListener, handler: Callable[[TcpStream], Awaitable[object]], nursery: trio.Nursery) -> None:
+    """A task of `handler` for each connection, as `trio.serve_listeners`, whose answer to a want of descriptors has no use here."""
+    async with listener:
+        while True:
+            nursery.start_soon(_handle, await listener.accept(), handler)
+
+
+async def _handle(stream: TcpStream, handler: Callable[[TcpStream], Awaitable[object]]) -> None:
+    try:
+        await handler(stream)
+    finally:
+        # what a cancelled `aclose` does, without the scope and the checkpoint that cancelling it takes
+        stream.socket.close()
 
 
 @asynccontextmanager

@@ -170,12 +170,12 @@ class Socket:
 
     def accept(self) -> tuple[Socket, SockAddr]:
         """(socket, peer address) of the next finished handshake. Raises BlockingIOError when there is none."""
-        sk = self.check_open()
-        try:
-            child = api.accept(sk)
-        finally:
-            self._flush()
+        child = api.accept(self.check_open())
         return Socket(self._host, self.family, sk=child), build(self.family, child.daddr, child.dport)
+
+    def accept_socket(self) -> Socket:
+        """As `accept`, for those who do not ask where it comes from."""
+        return Socket(self._host, self.family, sk=api.accept(self.check_open()))
 
     # --- data ---
 
@@ -258,6 +258,11 @@ class Socket:
         if call is None:
             raise oserror(errno.ENOTTY, "Inappropriate ioctl for device")
         return int(call(sk))
+
+    def would_block(self) -> bool:
+        """Whether `recv` (of a listener: `accept`) would do nothing but raise BlockingIOError, told without the price of that."""
+        sk = self.sk
+        return sk is not None and api.would_block(sk)
 
     def poll(self) -> int:
         """The readiness bits that are true now (`select.POLL*`)."""

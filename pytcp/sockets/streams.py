@@ -9,8 +9,7 @@ of it is free again (Linux's sk_stream_is_writeable). `bytes` are sent by refere
 Closing is Linux's, too: `aclose` lets queued data and a FIN go out behind the program's back, answers
 unread data with a RST, and does not wait unless SO_LINGER says so. A cancelled `aclose` closes just the
 same; RST is what `abort` is for. (So does a kernel socket under trio; and `serve_tcp` closes the
-streams of handlers that return without closing by a cancelled `aclose`: a RST would lose their last
-answer.)
+streams of handlers that return without closing in this way, too: a RST would lose their last answer.)
 
 Every method is a checkpoint. Where nothing has to be waited for, that is one turn of trio's loop,
 taken after the work was done, in which the device task runs: so the data just sent is on its way.
@@ -29,7 +28,7 @@ import os
 from typing import TYPE_CHECKING
 
 import trio
-from trio.lowlevel import cancel_shielded_checkpoint, checkpoint, checkpoint_if_cancelled
+from trio.lowlevel import cancel_shielded_checkpoint, checkpoint, checkpoint_if_cancelled, wait_task_rescheduled
 
 from .socket import IPPROTO_TCP, SHUT_WR, SO_ACCEPTCONN, SOL_SOCKET, TCP_NODELAY, Socket
 from .waiting import Waiter
@@ -73,14 +72,16 @@ class TcpStream(trio.abc.HalfCloseableStream):
         Raises BrokenResourceError, ClosedResourceError (also after `send_eof`), BusyResourceError when
         another task is sending. After a cancellation an unknown part of `data` is on its way.
         """
-        self._start_sending()
+        if self._sending:
+            raise trio.BusyResourceError("another task is already sending on this stream")
+        self._sending = True
         try:
             if self._eof_sent:
                 raise trio.ClosedResourceError("can't send data after sending EOF")
-            view = memoryview(data)
-            if view.itemsize != 1 or view.ndim != 1:
-                view = view.cast("B")
-            size = len(view)
+            if type(data) is not bytes:
+                view = memoryview(data)
+                data = view if view.itemsize == 1 and view.ndim == 1 else view.cast("B")
+            size = len(data)
             await checkpoint_if_cancelled()
             send = self.socket.send
             slept = False
@@ -89,9 +90,9 @@ class TcpStream(trio.abc.HalfCloseableStream):
             done = 0
             while done < size:
                 try:
-                    done += send(view[done:] if done else data)
+                    done += send(memoryview(data)[done:] if done else data)
                 except BlockingIOError:
-                    await self._waiter.park_writer()
+                    await wait_task_rescheduled(self._waiter.writing())
                     slept = True
             if not slept:
                 await cancel_shielded_checkpoint()
@@ -137,17 +138,20 @@ class TcpStream(trio.abc.HalfCloseableStream):
             max_bytes = DEFAULT_RECEIVE_SIZE
         elif operator.index(max_bytes) < 1:
             raise ValueError("max_bytes must be >= 1")
-        recv = self.socket.recv
+        socket = self.socket
+        recv = socket.recv
+        data = None
         try:
-            await checkpoint_if_cancelled()
-            try:
-                data = recv(max_bytes)
-            except BlockingIOError:
-                data = None
-            if data is not None:
-                await cancel_shielded_checkpoint()
+            if not socket.would_block():  # (parking is a checkpoint by itself)
+                await checkpoint_if_cancelled()
+                try:
+                    data = recv(max_bytes)
+                except BlockingIOError:
+                    pass
+                else:
+                    await cancel_shielded_checkpoint()
             while data is None:
-                await self._waiter.park_reader()
+                await wait_task_rescheduled(self._waiter.reading())
                 try:
                     data = recv(max_bytes)
                 except BlockingIOError:
@@ -194,16 +198,17 @@ class TcpListener(trio.abc.Listener[TcpStream]):
 
     Back-pressure is the accept queue's: who does not accept lets it fill to the backlog, and then
     Linux's overflow rules apply. A cancelled `accept` takes no connection out of it.
-    nodelay: for the streams it makes, see `TcpStream`.
+    nodelay: for the streams it makes, see `TcpStream`. It is set on the listening socket, from which connections inherit it.
     """
 
-    __slots__ = ("__weakref__", "_nodelay", "_waiter", "socket")
+    __slots__ = ("__weakref__", "_waiter", "socket")
 
     def __init__(self, socket: Socket, *, nodelay: bool | None = True) -> None:
         if not socket.getsockopt(SOL_SOCKET, SO_ACCEPTCONN):
             raise ValueError("TcpListener requires a listening socket")
         self.socket = socket
-        self._nodelay = nodelay
+        if nodelay is not None:
+            socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, int(nodelay))
         self._waiter = Waiter()
         socket.notify = self._waiter.notify
 
@@ -213,13 +218,16 @@ class TcpListener(trio.abc.Listener[TcpStream]):
         Raises ClosedResourceError when the listener was closed, BusyResourceError when another task
         accepts, OSError when the stack has failed.
         """
-        await checkpoint_if_cancelled()
-        slept = False
+        socket = self.socket
+        if slept := socket.would_block():
+            await wait_task_rescheduled(self._waiter.reading())
+        else:
+            await checkpoint_if_cancelled()
         while True:
             try:
-                connection, _ = self.socket.accept()
+                connection = socket.accept_socket()
             except BlockingIOError:
-                await self._waiter.park_reader()
+                await wait_task_rescheduled(self._waiter.reading())
                 slept = True
             except OSError as exc:
                 if exc.errno == errno.EBADF:
@@ -228,7 +236,7 @@ class TcpListener(trio.abc.Listener[TcpStream]):
             else:
                 if not slept:
                     await cancel_shielded_checkpoint()
-                return TcpStream(connection, nodelay=self._nodelay)
+                return TcpStream(connection, nodelay=None)
 
     async def aclose(self) -> None:
         """Stop listening; connections nobody accepted are reset."""

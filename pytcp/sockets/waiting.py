@@ -57,25 +57,30 @@ class Waiter:
         self.writer = None
         return Abort.SUCCEEDED
 
-    async def park_reader(self) -> None:
-        """Sleep until a read event. Look at the level first: this always sleeps.
+    def reading(self) -> Callable[[RaiseCancelT], Abort]:
+        """Note the running task as the reader: it is about to sleep. Returns its abort function, for `wait_task_rescheduled`.
 
         Raises trio.BusyResourceError when another task is parked here already.
         """
         if self.reader is not None:
             raise trio.BusyResourceError("another task is already reading from this socket")
         self.reader = current_task()
-        await wait_task_rescheduled(self._abort_reader)
+        return self._abort_reader
 
-    async def park_writer(self) -> None:
-        """Sleep until a write event. Look at the level first: this always sleeps.
-
-        Raises trio.BusyResourceError when another task is parked here already.
-        """
+    def writing(self) -> Callable[[RaiseCancelT], Abort]:
+        """The same for the writer."""
         if self.writer is not None:
             raise trio.BusyResourceError("another task is already writing to this socket")
         self.writer = current_task()
-        await wait_task_rescheduled(self._abort_writer)
+        return self._abort_writer
+
+    async def park_reader(self) -> None:
+        """Sleep until a read event. Look at the level first: this always sleeps. Raises as `reading`."""
+        await wait_task_rescheduled(self.reading())
+
+    async def park_writer(self) -> None:
+        """Sleep until a write event. Look at the level first: this always sleeps. Raises as `writing`."""
+        await wait_task_rescheduled(self.writing())
 
     async def until_readable(self, poll: Callable[[], int]) -> None:
         """Return when `poll()` shows a read event; a checkpoint in any case."""

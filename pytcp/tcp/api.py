@@ -34,7 +34,7 @@ from .const import (
 from .icmp_err import QueuedError, read_error_queue
 from .info import TcpInfo, tcp_info
 from .poll import poll
-from .recv import inq, inq_hint, recv, recv_into
+from .recv import inq, inq_hint, recv, recv_into, would_block
 from .sendmsg import sendmsg
 from .sock import Sock
 from .sockopt import getsockopt, setsockopt, take_error
@@ -72,6 +72,7 @@ __all__ = [
     "shutdown",
     "take_error",
     "tcp_info",
+    "would_block",
 ]
 
 SHUT_RD = 0

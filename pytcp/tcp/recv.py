@@ -11,7 +11,7 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 from . import drs, memory, reassembly, rwnd, urgent
-from .const import CLOSE, LISTEN, MSG_OOB, MSG_PEEK, MSG_TRUNC, POLLIN, RCV_SHUTDOWN, SF_DEAD, SF_DONE, SYN_RECV, SYN_SENT
+from .const import ACK_SCHED, CLOSE, ESTABLISHED, LISTEN, MSG_OOB, MSG_PEEK, MSG_TRUNC, POLLIN, RCV_SHUTDOWN, SF_DEAD, SF_DONE, SYN_RECV, SYN_SENT
 
 if TYPE_CHECKING:
     from .sock import Sock
@@ -23,6 +23,19 @@ def recv(sk: Sock, nbytes: int, flags: int = 0) -> bytes:
     MSG_PEEK leaves them queued (from SO_PEEK_OFF on), MSG_TRUNC throws them away (the result is as long,
     of zeros), MSG_OOB takes the urgent byte. MSG_WAITALL is the caller's to loop for.
     Raises OSError: EAGAIN, ENOTCONN, EINVAL (MSG_OOB), or the connection's error, once."""
+    queue = sk.receive_queue
+    if not flags and queue and len(queue) == 1 and not sk.urg_data and sk.peek_off < 0:
+        chunk = queue[0]
+        if chunk.seq == sk.copied_seq and chunk.length <= nbytes and not chunk.fin:
+            # all there is in one piece: what `_gather` and `_finish` would do, without looking for exceptions
+            parts = chunk.parts
+            data = bytes(parts[0][0]) if len(parts) == 1 else b"".join([buf for buf, _ in parts])
+            sk.copied_seq = chunk.end_seq
+            drs.rcv_space_adjust(sk)
+            queue.clear()
+            memory.free_chunk(sk, chunk)
+            rwnd.cleanup_rbuf(sk, chunk.length)
+            return data
     if flags & MSG_OOB:
         byte = urgent.recv_urg(sk, flags)
         return b"" if byte < 0 or not nbytes else bytes((byte,))
@@ -200,6 +213,13 @@ def inq_hint(sk: Sock) -> int:
     """TCP_INQ: bytes left after a read; after the peer's FIN at least 1, so that the program reads on and finds the end."""
     left = sk.rcv_nxt - sk.copied_seq
     return left or (1 if sk.sock_flags & SF_DONE else 0)
+
+
+def would_block(sk: Sock) -> bool:
+    """Whether `recv` (of a listener: accept) would only say EAGAIN: nothing has come, nothing has ended, no ACK is owed that a read might send."""
+    if sk.state == ESTABLISHED:
+        return not (sk.receive_queue or sk.ack_pending & ACK_SCHED or sk.sk_err or sk.shutdown & RCV_SHUTDOWN)
+    return sk.state == LISTEN and not sk.accept_queue
 
 
 def unread(sk: Sock) -> bool:
