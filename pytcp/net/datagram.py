@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytcp.tcp.const import POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, RCV_SHUTDOWN, SEND_SHUTDOWN, SHUTDOWN_MASK
+from pytcp.tcp.sockopt_ip import narrowed
 from pytcp.wire.addr import IP4_ANY, IP4_BROADCAST, IP6_ANY, IP6_LOOPBACK, is_multicast
 from pytcp.wire.ipv4 import IPPROTO_UDP
 from pytcp.wire.udp import build_header, full_checksum
@@ -77,7 +78,7 @@ class UdpSocket:
         "stack", "table", "family", "saddr", "bound_addr", "lport", "raddr", "rport", "dev", "reuseaddr", "reuseport", "v6only", "broadcast",
         "tos", "ttl", "multicast_ttl", "multicast_all", "pmtu_disc", "dontfrag", "recverr", "no_check6_rx", "rcvbuf", "rmem", "queue", "errors", "err",
         "on_ready", "closed", "ip_id", "groups", "sndbuf", "shutdown", "freebind", "multicast_dev", "port_given",
-        "multicast_loop", "autoflowlabel", "no_check", "no_check6_tx",
+        "multicast_loop", "autoflowlabel", "port_range", "no_check", "no_check6_tx",
     )  # fmt: skip
 
     def __init__(self, stack: Stack, table: UdpTable, family: int) -> None:
@@ -119,7 +120,13 @@ class UdpSocket:
         self.autoflowlabel = True
         self.no_check = False  # SO_NO_CHECK, which means IPv4 only
         self.no_check6_tx = False
+        self.port_range = 0  # IP_LOCAL_PORT_RANGE: last << 16 | first port to choose from
         self.port_given = False  # bind() named the port: disconnecting does not give it back
+
+    @property
+    def bound_dev_if(self) -> int:
+        """Index of the interface it is bound to, 0 = none (`ports.Holder`)."""
+        return self.dev.index if self.dev is not None else 0
 
     # --- setting up ---
 
@@ -173,7 +180,7 @@ class UdpSocket:
         if port:
             ports.bind(self, port)
         else:
-            port = ports.bind_any(self, self.stack.sysctl.ip_local_port_range)
+            port = ports.bind_any(self, narrowed(self.stack.sysctl.ip_local_port_range, self.port_range))
         self.lport = port
         self.table.enter(self)
 
@@ -195,9 +202,10 @@ class UdpSocket:
         self.ip_id = self.stack.random.getrandbits(16)
 
     def disconnect(self) -> None:
-        """Accept datagrams from anybody again; a port that nobody named is given back."""
+        """Accept datagrams from anybody and by any interface again; a port that nobody named is given back."""
         self._check()
         self.raddr, self.rport = b"", 0
+        self.dev = None
         self.saddr = self.bound_addr
         if self.lport and not self.port_given:
             self.table.leave(self)

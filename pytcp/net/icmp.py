@@ -154,7 +154,7 @@ def _error(stack: Stack, pkt: Packet, message: bytes) -> None:
     elif kind == PARAMETER_PROBLEM:
         info = message[4]
     if quote.proto == IPPROTO_TCP:
-        stack.tcp_error(4, quote, kind, code, info, pkt.src)
+        stack.tcp_error(pkt, quote, kind, code, info)
     elif quote.proto == IPPROTO_UDP:
         udp.error(stack, pkt, quote, kind, code, info, message[8:])
     elif quote.proto == IPPROTO_ICMP:

@@ -120,7 +120,7 @@ def _error(stack: Stack, pkt: Packet, message: bytes) -> None:
     if quote.family != 6:
         stack.mib.Icmp6InErrors += 1
     elif quote.proto == IPPROTO_TCP:
-        stack.tcp_error(6, quote, kind, code, info, pkt.src)
+        stack.tcp_error(pkt, quote, kind, code, info)
     elif quote.proto == IPPROTO_UDP:
         udp.error(stack, pkt, quote, kind, code, info, message[8:])
     elif quote.proto == IPPROTO_ICMPV6:

@@ -1,6 +1,6 @@
 """Local ports: who may bind what, and which one an unbound socket gets.
 
-Two sockets may hold one port when their addresses differ, or when both allow it: SO_REUSEADDR on both
+Two sockets may hold one port when their addresses differ, or the devices they are bound to, or when both allow it: SO_REUSEADDR on both
 and neither listening, or SO_REUSEPORT on both. Accepted connections and TIME-WAIT blocks hold the port
 too, which is why a server that restarts needs SO_REUSEADDR. A port chosen for connect() may be shared
 by connections to different peers, as long as nobody bound it explicitly.
@@ -28,6 +28,7 @@ class Holder(Protocol):
     reuseaddr: bool
     reuseport: bool
     v6only: bool
+    bound_dev_if: int
 
 
 def local_address(holder: Any) -> bytes:
@@ -38,6 +39,8 @@ def local_address(holder: Any) -> bytes:
 
 def _overlap(a: Any, b: Any) -> bool:
     """Whether two holders of one port could be meant by the same packet."""
+    if a.bound_dev_if and b.bound_dev_if and a.bound_dev_if != b.bound_dev_if:
+        return False
     left, right = local_address(a), local_address(b)
     if left and right:
         return left == right or left == V4MAPPED + right or right == V4MAPPED + left

@@ -37,6 +37,8 @@ KIND_NAMES = {number: name for name, number in _KINDS.items()}
 
 _ERRORS = {BLACKHOLE: errno.EINVAL, UNREACHABLE: errno.EHOSTUNREACH, PROHIBIT: errno.EACCES}
 
+STALE = -1  # Dst.gen of a way that is not to be used again
+
 METRIC_KERNEL6 = 256
 METRIC_RA6 = 1024
 

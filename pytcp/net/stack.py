@@ -36,7 +36,7 @@ from .neighbour import NOARP, Neighbour
 from .ping import PingTable
 from .pmtu import PmtuCache
 from .ratelimit import HostLimit, PeerLimit
-from .route import BROADCAST, LOCAL, MULTICAST, UNICAST, Dst, Route, RouteTable, kind_of
+from .route import BROADCAST, LOCAL, MULTICAST, STALE, UNICAST, Dst, Route, RouteTable, kind_of
 from .tcp_host import TcpHost
 from .ticks import expiry
 from .udp import UdpTable
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from .packet import Packet
 
 DSTS = 8192  # cached routes
-STALE = -1  # Dst.gen of a route that is not to be used again
 IDENTS = 4096  # IPv4 id counters
 
 _LO_MTU = 65536
@@ -220,6 +219,12 @@ class Stack(TcpHost):
             if dev.name == name:
                 return dev
         raise OSError(errno.ENODEV, f"no interface {name!r}")
+
+    def arrival(self, pkt: Packet) -> Interface:
+        """By which interface a packet counts as come: one to an address of ours that went over the loopback, by the
+        interface that has the address."""
+        dev = pkt.dev
+        return (self.local4 if pkt.family == 4 else self.local6).get(pkt.dst, dev) if dev.loopback else dev
 
     def add_address(self, dev: Interface, spec: str, *, dad: bool = False) -> None:
         """Give an interface one more address, with the route to its subnet. Raises ValueError, OSError EEXIST."""
@@ -393,9 +398,12 @@ class Stack(TcpHost):
     def _make_dst(self, daddr: bytes, saddr: bytes, oif: Interface | None) -> Dst:
         four = len(daddr) == 4
         local = self.local4 if four else self.local6
-        if daddr in local or A.is_loopback(daddr):
-            source = saddr or (daddr if daddr in local else A.LOOPBACK4)
-            return self._dst_on(self.lo, daddr, source, LOCAL, None)
+        owner = local.get(daddr, self.lo if A.is_loopback(daddr) else None)
+        if owner is not None:
+            if oif is None or oif is owner:
+                return self._dst_on(self.lo, daddr, saddr or (daddr if daddr in local else A.LOOPBACK4), LOCAL, None)
+            if not four:
+                raise OSError(errno.ENETUNREACH, f"{format_ip(daddr)} is not reached by {oif.name}")
         route = None
         dev = oif
         kind = UNICAST
@@ -412,8 +420,8 @@ class Stack(TcpHost):
                     raise
             if route is not None:
                 dev = route.dev
-            elif kind == UNICAST and oif is None and not (not four and is_link_local(daddr)):
-                dev = None
+            elif kind == UNICAST and (oif is None if four else not is_link_local(daddr)):
+                dev = None  # of IPv4 every address is taken for one on the link of the interface that was asked for
             elif dev is None:
                 dev = self._first_device() if kind == MULTICAST or is_link_local(daddr) else None
         if dev is None or not dev.up:

@@ -7,12 +7,15 @@ changed) leaves it for the slow functions below.
 
 The demux table maps the bytes remote address + local address + remote port + local port, as they lie
 in a received packet, to whoever `receive(seg)`s them: a Sock, a half-open request, a TIME-WAIT block.
+Who is bound to a device (SO_BINDTODEVICE; a link-local IPv6 peer does it, too) has the device's index
+behind these bytes, so that the fast path misses him and `receive_tcp`, which knows the device, finds him.
 """
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from copy import copy
 from functools import partial
 from hashlib import blake2b
 from random import Random
@@ -30,7 +33,7 @@ from pytcp.tcp.sock import Sock
 from pytcp.tcp.sockopt_ip import local_port_range
 from pytcp.tcp.timewait import TimeWait, reusable, take_over
 from pytcp.tcp.tsq import wfree, wfree_missed
-from pytcp.wire.addr import format_ip
+from pytcp.wire.addr import format_ip, is_link_local
 from pytcp.wire.checksum import transport_ok
 from pytcp.wire.errors import WireError
 from pytcp.wire.icmp import DEST_UNREACH, FRAG_NEEDED
@@ -43,7 +46,7 @@ from .addr import V4MAPPED
 from .neighbour import CONNECTED, VALID
 from .packet import HOST, TO_US, Packet
 from .ports import PortTable
-from .route import BROADCAST, MULTICAST
+from .route import BROADCAST, MULTICAST, STALE
 from .truesize import bare_rx_truesize, rx_truesize
 
 if TYPE_CHECKING:
@@ -65,6 +68,7 @@ _HEAD6 = Struct(">IHBB32s").pack
 _PORTS = Struct(">HH").pack
 _WORDS = {4: Struct(">4H").unpack, 16: Struct(">16H").unpack}
 _FLOW = Struct(">HHB").pack
+_IFINDEX = Struct(">I").pack
 
 IP_MAX = 0xFFFF  # what a length field can say
 REFLECT_RESET = 2  # bit of flowlabel_reflect
@@ -80,9 +84,23 @@ PMTUDISC_OMIT = 5
 Sock.receive = tcp_input.receive  # type: ignore[method-assign, assignment]  # one call less per segment
 
 
+def _demux_key(entry: Any) -> bytes:
+    """The key of an endpoint in the demux table."""
+    key: bytes = entry.daddr + entry.saddr + _PORTS(entry.dport, entry.sport)
+    return key + _IFINDEX(entry.bound_dev_if) if entry.bound_dev_if else key
+
+
 def sum_words(addresses: bytes) -> int:
     """Sum of two addresses as 16-bit words, not folded: what a pseudo-header is made of."""
     return sum(_WORDS[len(addresses) // 2](addresses))
+
+
+def _heard_by(listeners: list[Sock] | None, iif: int) -> list[Sock]:
+    """Those of the listeners that hear by a device: the ones bound to it, else the ones bound to none."""
+    if not listeners:
+        return []
+    bound = [sk for sk in listeners if sk.bound_dev_if == iif]
+    return bound or [sk for sk in listeners if not sk.bound_dev_if]
 
 
 class TcpHost:
@@ -93,6 +111,7 @@ class TcpHost:
     mib: Mib
     random: Random
     pmtu: PmtuCache
+    interfaces: list[Interface]
     local4: dict[bytes, Interface]  # addresses of ours
     local6: dict[bytes, Interface]
 
@@ -107,6 +126,7 @@ class TcpHost:
         self._owed: list[tuple[Sock, Skb | None, int]] = []  # completions of frames that were dropped
         self._secret = self.random.randbytes(16)
         self._reset_flow = 0  # label a RST takes over from the segment it answers
+        self.iif = 0  # device index of the segment that `receive_tcp` has in hand
         self.in_pass = False
         self.closed = False
         self.tracer: Tracer | None = None  # given to every new socket
@@ -114,6 +134,9 @@ class TcpHost:
     # --- supplied by Stack ---
 
     def dst(self, daddr: bytes, saddr: bytes = b"", oif: Any = None) -> Dst:
+        raise NotImplementedError
+
+    def arrival(self, pkt: Packet) -> Interface:
         raise NotImplementedError
 
     def kick(self) -> None:
@@ -204,7 +227,7 @@ class TcpHost:
     def _reroute(self, sk: Sock) -> int:
         """Routes or addresses changed: look the way up again. Returns 0 or a negative errno."""
         try:
-            sk.dst = self.dst(sk.daddr, sk.saddr)
+            sk.dst = self.dst(sk.daddr, sk.saddr, self.device(sk.bound_dev_if) if sk.bound_dev_if else None)
         except OSError:
             if sk.family == 4:
                 self.mib.IpOutNoRoutes += 1
@@ -254,10 +277,12 @@ class TcpHost:
         self.kick()
         return 0
 
-    def reply(self, family: int, src: bytes, dst: bytes, th: bytes, payload: bytes, tos: int, ttl: int, mark: Any, flowlabel: int = 0) -> None:
+    def reply(self, family: int, src: bytes, dst: bytes, th: bytes, payload: bytes, tos: int, ttl: int, mark: Any, flowlabel: int = 0, dev_if: int = 0) -> None:
         """Send a segment that belongs to no Sock; `src` is ours. Lost when there is no route."""
+        if not dev_if and family == 6 and is_link_local(dst):
+            dev_if = self.iif
         try:
-            way = self.dst(dst, src)
+            way = self.dst(dst, src, self.device(dev_if) if dev_if else None)
         except OSError:
             if family == 4:
                 self.mib.IpOutNoRoutes += 1
@@ -310,7 +335,13 @@ class TcpHost:
 
     def route(self, sk: Any) -> None:
         """Find the way to `sk.daddr` (see `tcp.sock.Host.route`). Raises OSError."""
-        dst = self.dst(sk.daddr, sk.saddr or sk.bound_addr)
+        oif = None
+        if sk.bound_dev_if:
+            try:
+                oif = self.device(sk.bound_dev_if)
+            except OSError:
+                raise OSError(errno.ENODEV if sk.family == 4 else errno.ENETUNREACH, f"no device with index {sk.bound_dev_if}") from None
+        dst = self.dst(sk.daddr, sk.saddr or sk.bound_addr, oif)
         if dst.kind in (BROADCAST, MULTICAST):
             raise OSError(errno.ENETUNREACH, f"{format_ip(sk.daddr)} is no single host")
         sk.dst = dst
@@ -361,9 +392,13 @@ class TcpHost:
             seg.gso_size = pkt.gso_size
             seg.nsegs = -(-seg.length // pkt.gso_size)
         seg.truesize = rx_truesize(pkt.frame_len, seg.length) if pkt.dev.mac or pkt.dev.loopback else bare_rx_truesize(pkt.frame_len)
-        entry: Any = self.table.get(pkt.src + pkt.dst + _PORTS(seg.sport, seg.dport))
+        iif = self.iif = self.arrival(pkt).index
+        key = pkt.src + pkt.dst + _PORTS(seg.sport, seg.dport)
+        entry: Any = self.table.get(key)
         if entry is None:
-            entry = self._find_listener(pkt.family, pkt.dst, seg.dport, pkt.src + _PORTS(seg.sport, seg.dport))
+            entry = self.table.get(key + _IFINDEX(iif))
+        if entry is None:
+            entry = self._find_listener(pkt.family, pkt.dst, seg.dport, iif, pkt.src + _PORTS(seg.sport, seg.dport))
         if entry is None:
             if self.sysctl.flowlabel_reflect & REFLECT_RESET:
                 self._reset_flow = pkt.flow
@@ -372,9 +407,13 @@ class TcpHost:
         else:
             entry.receive(seg)
 
-    def tcp_error(self, family: int, quote: Quoted, kind: int, code: int, info: int, offender: bytes) -> None:
-        """An ICMP error from `offender` about a TCP segment: tell the connection it belongs to."""
-        entry = self.table.get(quote.dst + quote.src + _PORTS(quote.dport, quote.sport))
+    def tcp_error(self, pkt: Packet, quote: Quoted, kind: int, code: int, info: int) -> None:
+        """An ICMP error in `pkt` about a TCP segment: tell the connection it belongs to."""
+        family = pkt.family
+        key = quote.dst + quote.src + _PORTS(quote.dport, quote.sport)
+        entry = self.table.get(key)
+        if entry is None:
+            entry = self.table.get(key + _IFINDEX(self.arrival(pkt).index))
         if entry is None:
             if family == 4:
                 self.mib.IcmpInErrors += 1
@@ -387,7 +426,7 @@ class TcpHost:
             if entry.pmtu_disc in (PMTUDISC_DONT, PMTUDISC_INTERFACE, PMTUDISC_OMIT):
                 # the connection finds the new MTU at its next send; nothing is resent for it
                 return
-        icmp_err.error(self, entry, family, quote.l4, kind, code, info, offender)
+        icmp_err.error(self, entry, family, quote.l4, kind, code, info, pkt.src)
 
     def _in_flight(self, sk: Sock, seq32: int) -> bool:
         """Whether a quoted sequence number is one an honest router can have seen (RFC 5927)."""
@@ -414,8 +453,10 @@ class TcpHost:
             sk.demux_key = None
             sk.hashed = True
             return
-        key = sk.daddr + sk.saddr + _PORTS(sk.dport, sk.sport)
+        key = _demux_key(sk)
         other = self.table.get(key)
+        if other is None and sk.bound_dev_if:
+            other = self.table.get(key[: -len(_IFINDEX(0))])  # one that is not bound hears by this device, too
         if other is not None and other is not sk and sk.state == SYN_SENT:
             if not isinstance(other, TimeWait) or not reusable(sk, other, self.ports.was_auto(sk, sk.sport)):
                 raise OSError(errno.EADDRNOTAVAIL, "the 4-tuple is in use")
@@ -429,7 +470,7 @@ class TcpHost:
 
     def _hash_mini(self, entry: Any) -> None:
         """A request or a TIME-WAIT block takes its place in the table; the latter holds its port."""
-        key = entry.demux_key = entry.daddr + entry.saddr + _PORTS(entry.dport, entry.sport)
+        key = entry.demux_key = _demux_key(entry)
         self.table[key] = entry
         entry.hashed = True
         if isinstance(entry, TimeWait):
@@ -459,18 +500,21 @@ class TcpHost:
         return [sk for same in self._listeners.values() for sk in same]
 
     def listener(self, family: int, addr: bytes, port: int) -> Sock | None:
-        """The LISTEN socket that a SYN to this address and port reaches; a bound address wins over the wildcard."""
-        return self._find_listener(family, addr, port, b"")
+        """The LISTEN socket that a SYN to this address and port reaches; a bound address wins over a device, that over neither."""
+        return self._find_listener(family, addr, port, self.iif, b"")
 
-    def _find_listener(self, family: int, addr: bytes, port: int, flow: bytes) -> Sock | None:
+    def _find_listener(self, family: int, addr: bytes, port: int, iif: int, flow: bytes) -> Sock | None:
         listeners = self._listeners
-        found = listeners.get((addr, port))
-        if found is None and family == 4:
-            found = listeners.get((V4MAPPED + addr, port))
-        if found is None:
-            found = [sk for sk in listeners.get((b"", port), ()) if sk.family == family]
+        found = _heard_by(listeners.get((addr, port)), iif)
+        if not found and family == 4:
+            found = _heard_by(listeners.get((V4MAPPED + addr, port)), iif)
+        if not found:
+            anywhere = listeners.get((b"", port))
+            if anywhere is None:
+                return None
+            found = _heard_by([sk for sk in anywhere if sk.family == family], iif)
             if not found and family == 4:
-                found = [sk for sk in listeners.get((b"", port), ()) if not sk.v6only]
+                found = _heard_by([sk for sk in anywhere if not sk.v6only], iif)
         if not found:
             return None
         if len(found) == 1:
@@ -479,11 +523,28 @@ class TcpHost:
         digest = blake2b(flow + addr, digest_size=4, key=self._secret).digest()
         return found[int.from_bytes(digest, "big") % len(found)]
 
-    def is_local(self, addr: bytes) -> bool:
-        """Whether a program may bind to `addr`: an address of ours, or any with ip_nonlocal_bind."""
+    def is_local(self, addr: bytes, dev_if: int = 0) -> bool:
+        """Whether a program may bind to `addr`: an address of ours (of that device), or any with ip_nonlocal_bind."""
         if len(addr) == 4:
             return addr in self.local4 or addr[0] == 127 or bool(self.sysctl.ip_nonlocal_bind)
-        return addr in self.local6
+        dev = self.local6.get(addr)
+        return dev is not None and (not dev_if or dev.index == dev_if)
+
+    def bind_device(self, sk: Sock, index: int) -> None:
+        """SO_BINDTODEVICE, in any state; a connection looks its way up anew (see `tcp.sock.Host.bind_device`)."""
+        if index == sk.bound_dev_if:
+            return
+        if sk.demux_key is None or not sk.hashed:
+            sk.bound_dev_if = index
+        else:
+            self.unhash(sk)
+            sk.bound_dev_if = index
+            sk.demux_key = _demux_key(sk)
+            sk.hashed = True
+            self.table.setdefault(sk.demux_key, sk)
+        if sk.dst is not None:
+            sk.dst = copy(sk.dst)
+            sk.dst.gen = STALE
 
     def new_sock(self, family: int) -> Sock:
         """A Sock of this host."""
@@ -508,7 +569,10 @@ class TcpHost:
         return port
 
     def _tuple_free(self, sk: Sock, port: int) -> bool:
-        other = self.table.get(sk.daddr + sk.saddr + _PORTS(sk.dport, port))
+        key = sk.daddr + sk.saddr + _PORTS(sk.dport, port)
+        other = self.table.get(key)
+        if other is None and sk.bound_dev_if:
+            other = self.table.get(key + _IFINDEX(sk.bound_dev_if))
         return other is None or (isinstance(other, TimeWait) and reusable(sk, other, True))
 
     def release_port(self, sk: Sock) -> None:
@@ -549,6 +613,23 @@ class TcpHost:
                 user = sk.user
                 if user is not None:
                     user.notify(events)
+
+    # --- devices ---
+
+    def device(self, index: int) -> Interface:
+        """The interface of an index. Raises OSError ENODEV."""
+        for dev in self.interfaces:
+            if dev.index == index:
+                return dev
+        raise OSError(errno.ENODEV, f"no interface {index}")
+
+    def dev_index(self, name: str) -> int:
+        """The index of an interface's name, 0 = none (see `tcp.sock.Host`)."""
+        return next((dev.index for dev in self.interfaces if dev.name == name), 0)
+
+    def dev_name(self, index: int) -> str:
+        """The name of an interface's index, "" = none (see `tcp.sock.Host`)."""
+        return next((dev.name for dev in self.interfaces if dev.index == index), "")
 
     # --- numbers ---
 

@@ -174,12 +174,13 @@ def receive(stack: Stack, pkt: Packet) -> None:
     sport = data[0] << 8 | data[1]
     dport = data[2] << 8 | data[3]
     summed = bool(data[6] | data[7])
+    dev = stack.arrival(pkt)
     if pkt.dkind != TO_US:
-        socks = table.matches(pkt.dst, dport, pkt.src, sport, pkt.dev)
+        socks = table.matches(pkt.dst, dport, pkt.src, sport, dev)
         if pkt.dkind == TO_MULTICAST:
             socks = [sock for sock in socks if sock.hears(pkt.dst)]
     else:
-        found = table.lookup(pkt.dst, dport, pkt.src, sport, pkt.dev)
+        found = table.lookup(pkt.dst, dport, pkt.src, sport, dev)
         socks = [found] if found is not None else []
     if not summed and not four:
         socks = [sock for sock in socks if sock.no_check6_rx]
@@ -202,7 +203,7 @@ def receive(stack: Stack, pkt: Packet) -> None:
         return
     size = rx_truesize(pkt.frame_len)
     for sock in socks:
-        sock.queue_datagram(datagram.Datagram(data[8:], pkt.src, sport, pkt.dst, pkt.dev, pkt.ttl, pkt.tos, bad, size))
+        sock.queue_datagram(datagram.Datagram(data[8:], pkt.src, sport, pkt.dst, dev, pkt.ttl, pkt.tos, bad, size))
 
 
 def _count_bad(stack: Stack, four: bool) -> None:

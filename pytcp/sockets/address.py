@@ -63,8 +63,8 @@ def parse(family: int, address: Any) -> tuple[bytes, int, int]:
     """(address bytes, port, scope id) of a program's address tuple; b"" for the wildcard.
 
     Four bytes for IPv4 and for IPv4-mapped IPv6, else sixteen.
-    Raises TypeError for other shapes, OverflowError for a port outside 0..65535 (as the standard
-    library does), OSError EAFNOSUPPORT for an address of another family, socket.gaierror for a name.
+    Raises TypeError for other shapes, OverflowError for a port outside 0..65535 or a flowinfo beyond 20 bits (as the
+    standard library does), OSError EAFNOSUPPORT for an address of another family, socket.gaierror for a name.
     """
     if not isinstance(address, tuple) or not 2 <= len(address) <= (2 if family == AF_INET else 4):
         shape = "(host, port)" if family == AF_INET else "(host, port[, flowinfo[, scope_id]])"
@@ -72,8 +72,15 @@ def parse(family: int, address: Any) -> tuple[bytes, int, int]:
     host, port = address[0], address[1]
     if not isinstance(host, str | bytes) or not isinstance(port, int):
         raise TypeError(f"an address is a host string and a port number, not {address!r}")
+    if "\0" in (host if isinstance(host, str) else host.decode("latin-1")):
+        raise TypeError("host name must not contain null character")
     if not 0 <= port <= 65535:
         raise OverflowError("port must be 0-65535")
+    for field in address[2:]:
+        if not isinstance(field, int):
+            raise TypeError(f"flowinfo and scope_id are numbers, not {address!r}")
+    if address[2:] and not 0 <= address[2] < 1 << 20:
+        raise OverflowError("flowinfo must be 0-1048575")
     scope: int = address[3] if len(address) == 4 else 0
     if host in ("", b""):
         return b"", port, scope

@@ -102,10 +102,7 @@ class TrioStack:
 
     def interface_of(self, index: int) -> Interface:
         """The interface of an index. Raises OSError ENODEV."""
-        for dev in self.net.interfaces:
-            if dev.index == index:
-                return dev
-        raise oserror(errno.ENODEV, f"no interface {index}")
+        return self.net.device(index)
 
     def opened(self, socket: Socket | DatagramSocket) -> None:
         self._sockets.add(socket)

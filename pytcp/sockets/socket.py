@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytcp.tcp import api
 from pytcp.tcp.const import POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, STATE_NAMES
+from pytcp.wire.addr import is_link_local
 
-from . import cmsg
+from . import arguments, cmsg
 from .address import AF_INET, AF_INET6, SockAddr, build, host_port, oserror, parse
 from .cmsg import MSG_ERRQUEUE, Ancillary
 
@@ -37,11 +38,14 @@ SO_ERROR = int(stdlib.SO_ERROR)
 SO_REUSEADDR = int(stdlib.SO_REUSEADDR)
 SO_ACCEPTCONN = int(stdlib.SO_ACCEPTCONN)
 SO_LINGER = int(stdlib.SO_LINGER)
+SO_DOMAIN = int(stdlib.SO_DOMAIN)
 IPPROTO_TCP = int(stdlib.IPPROTO_TCP)
 IPPROTO_IPV6 = int(stdlib.IPPROTO_IPV6)
 IPV6_V6ONLY = int(stdlib.IPV6_V6ONLY)
 TCP_NODELAY = int(stdlib.TCP_NODELAY)
 TCP_INQ = 36  # of the option and of its control message
+
+_LEVELS4 = (SOL_SOCKET, int(stdlib.IPPROTO_IP), IPPROTO_TCP)  # of an AF_INET socket: it refuses others in its own way
 
 ALL_EVENTS = POLLIN | POLLPRI | POLLOUT | POLLERR | POLLHUP | POLLRDHUP
 MAX_BACKLOG = 0xFFFF
@@ -141,8 +145,8 @@ class Socket:
     def bind(self, address: SockAddr) -> None:
         """Take a local address and port; port 0 picks one. Raises EADDRINUSE, EADDRNOTAVAIL, EINVAL."""
         sk = self.check_open()
-        addr, port, _ = parse(self.family, address)
-        api.bind(sk, addr, port)
+        addr, port, scope_id = parse(self.family, address)
+        api.bind(sk, addr, port, scope_id)
 
     def connect(self, address: SockAddr) -> None:
         """Start a connection: BlockingIOError EINPROGRESS, then POLLOUT and SO_ERROR tell the outcome.
@@ -150,9 +154,9 @@ class Socket:
         Called again it tells how far it is: EALREADY, 0 once, EISCONN, or the error of the attempt.
         """
         sk = self.check_open()
-        addr, port, _ = parse(self.family, address)
+        addr, port, scope_id = parse(self.family, address)
         try:
-            api.connect(sk, addr, port)
+            api.connect(sk, addr, port, scope_id)
         finally:
             self._flush()
 
@@ -166,12 +170,13 @@ class Socket:
 
     def listen(self, backlog: int = MAX_BACKLOG) -> None:
         """Accept connections, at most `backlog` (bounded by net.core.somaxconn) waiting for `accept`."""
+        backlog = arguments.c_int(backlog)
         api.listen(self.check_open(), backlog)
 
     def accept(self) -> tuple[Socket, SockAddr]:
         """(socket, peer address) of the next finished handshake. Raises BlockingIOError when there is none."""
         child = api.accept(self.check_open())
-        return Socket(self._host, self.family, sk=child), build(self.family, child.daddr, child.dport)
+        return Socket(self._host, self.family, sk=child), self._shown(child, child.daddr, child.dport)
 
     def accept_socket(self) -> Socket:
         """As `accept`, for those who do not ask where it comes from."""
@@ -184,6 +189,10 @@ class Socket:
 
         flags: MSG_MORE, MSG_OOB, MSG_EOR. Raises BlockingIOError without room, EPIPE, ECONNRESET, ...
         """
+        if data.__class__ is not bytes and not (isinstance(data, memoryview) and data.c_contiguous):
+            data = arguments.buffer(data)
+        if flags != 0:
+            flags = arguments.c_int(flags)
         sk = self.sk
         if sk is None:
             raise self._gone()
@@ -198,6 +207,10 @@ class Socket:
 
         Raises BlockingIOError when there are none, ENOTCONN, ECONNRESET, ...
         """
+        if bufsize.__class__ is not int or bufsize < 0:
+            bufsize = arguments.size(bufsize, "recv")
+        if flags != 0:
+            flags = arguments.c_int(flags)
         sk = self.sk
         if sk is None:
             raise self._gone()
@@ -209,9 +222,10 @@ class Socket:
 
     def recv_into(self, buffer: bytearray | memoryview, flags: int = 0) -> int:
         """As `recv`, into a buffer of the caller; returns how many bytes."""
+        view, flags = arguments.room(buffer, 0, "recv_into"), arguments.c_int(flags)
         sk = self.check_open()
         try:
-            return api.recv_into(sk, buffer, flags)
+            return api.recv_into(sk, view, flags)
         finally:
             self._flush()
 
@@ -220,11 +234,12 @@ class Socket:
 
         Control data as Linux treats it here: what is not of level SOL_SOCKET is ignored, SO_MARK, SO_PRIORITY and what
         belongs to Unix sockets is accepted without effect on a stream, anything else is EINVAL."""
+        data, control = arguments.joined(buffers), arguments.control(ancdata)
         self.check_open()
-        for level, kind, _ in ancdata:
+        for level, kind, _ in control:
             if level == SOL_SOCKET and kind not in _IGNORED_CONTROL:
                 raise oserror(errno.EINVAL, "unknown control message")
-        return self.send(b"".join(buffers), flags)
+        return self.send(data, flags)
 
     def recvmsg(self, bufsize: int, ancbufsize: int = 0, flags: int = 0) -> tuple[bytes, Ancillary, int, SockAddr | None]:
         """(data, control data, message flags, address) as `socket.recvmsg` of a stream; the address is None.
@@ -247,7 +262,7 @@ class Socket:
         ancillary, result = cmsg.fit([error], ancbufsize)
         if len(report.payload) > bufsize:
             result |= MSG_TRUNC
-        peer = build(self.family, sk.daddr, int.from_bytes(report.payload[2:4], "big"))
+        peer = self._shown(sk, sk.daddr, int.from_bytes(report.payload[2:4], "big"))
         return report.payload[:bufsize], ancillary, result | MSG_ERRQUEUE, peer
 
     def ioctl(self, request: int) -> int:
@@ -272,6 +287,7 @@ class Socket:
 
     def shutdown(self, how: int) -> None:
         """SHUT_RD, SHUT_WR or SHUT_RDWR. Raises ENOTCONN, EINVAL."""
+        how = arguments.c_int(how)
         sk = self.check_open()
         try:
             api.shutdown(sk, how)
@@ -330,25 +346,38 @@ class Socket:
         """The local address."""
         sk = self.check_open()
         addr, port = api.getsockname(sk)
-        return build(self.family, addr, port)
+        return self._shown(sk, addr, port)
 
     def getpeername(self) -> SockAddr:
         """The remote address. Raises ENOTCONN."""
         sk = self.check_open()
         addr, port = api.getpeername(sk)
-        return build(self.family, addr, port)
+        return self._shown(sk, addr, port)
 
-    def setsockopt(self, level: int, option: int, value: int | bytes | str) -> None:
-        """Set an option by its Linux numbers; str for names (TCP_CONGESTION). Raises ENOPROTOOPT, EINVAL, ..."""
+    def _shown(self, sk: Sock, addr: bytes, port: int) -> SockAddr:
+        return build(self.family, addr, port, sk.bound_dev_if if len(addr) == 16 and is_link_local(addr) else 0)
+
+    def setsockopt(self, level: int, option: int, value: int | Buffer) -> None:
+        """Set an option by its Linux numbers, to a C int or to bytes. Raises ENOPROTOOPT, EINVAL, ...; TypeError, OverflowError."""
+        level, option, value = arguments.option(level, option, value)
         sk = self.check_open()
+        if self.family == AF_INET and level not in _LEVELS4:
+            raise oserror(errno.ENOPROTOOPT, f"level {level}")
         try:
-            api.setsockopt(sk, level, option, value.encode() if isinstance(value, str) else value)
+            api.setsockopt(sk, level, option, value)
         finally:
             self._flush()
 
     def getsockopt(self, level: int, option: int, buflen: int = 0) -> int | bytes:
         """The value of an option: an int, or with `buflen` the bytes Linux would copy out."""
-        return api.getsockopt(self.check_open(), level, option, buflen)
+        level, option, buflen = arguments.query(level, option, buflen)
+        sk = self.check_open()
+        if self.family == AF_INET and level not in _LEVELS4:
+            raise oserror(errno.EOPNOTSUPP, f"level {level}")
+        if (level, option) == (SOL_SOCKET, SO_DOMAIN):
+            # the engine knows only what the connection speaks, which may be IPv4 on an IPv6 socket
+            return self.family if not buflen else self.family.to_bytes(4, "little")[:buflen]
+        return api.getsockopt(sk, level, option, buflen)
 
     def info(self) -> TcpInfo:
         """tcp_info of the connection."""

@@ -180,7 +180,7 @@ class TcpStream(trio.abc.HalfCloseableStream):
         """Close at once with a RST; queued data is dropped."""
         self.socket.abort()
 
-    def setsockopt(self, level: int, option: int, value: int | bytes | str) -> None:
+    def setsockopt(self, level: int, option: int, value: int | Buffer) -> None:
         """As `Socket.setsockopt`."""
         self.socket.setsockopt(level, option, value)
 

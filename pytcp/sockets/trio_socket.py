@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import operator
 import os
 import socket as stdlib
 import warnings
@@ -28,6 +27,7 @@ from typing import Any, TypeVar
 import trio
 from trio.lowlevel import cancel_shielded_checkpoint, checkpoint, checkpoint_if_cancelled
 
+from . import arguments
 from .address import AF_INET, AF_INET6, oserror
 from .socket import IPPROTO_IPV6, IPV6_V6ONLY, SHUT_WR, SO_ERROR, SOL_SOCKET, Socket
 from .udp import DatagramSocket
@@ -109,7 +109,7 @@ class TrioSocket(trio.socket.SocketType):
 
     def getsockopt(self, level: int, optname: int, buflen: int | None = None) -> Any:
         """An option's value, an int, or bytes with `buflen`."""
-        return self._sock.getsockopt(level, optname, buflen or 0)
+        return self._sock.getsockopt(level, optname, 0 if buflen is None else buflen)
 
     def setsockopt(self, level: int, optname: int, value: Any, optlen: int | None = None) -> None:
         """Set an option to an int or bytes. Raises as Linux does."""
@@ -119,7 +119,7 @@ class TrioSocket(trio.socket.SocketType):
             raise oserror(errno.EFAULT, "no option takes a null pointer")
         if value is None:
             raise TypeError("invalid value for argument 'value', must not be None when not specifying optlen")
-        self._sock.setsockopt(level, optname, int(value) if isinstance(value, int) else bytes(value))
+        self._sock.setsockopt(level, optname, value)
 
     def get_inheritable(self) -> bool:
         """False: a child process has no part in a pytcp socket."""
@@ -271,9 +271,7 @@ class TrioSocket(trio.socket.SocketType):
 
     async def recv(self, buflen: int, flags: int = 0, /) -> bytes:
         """Received bytes, or a datagram."""
-        size = operator.index(buflen)
-        if size < 0:
-            raise ValueError("negative buffersize in recv")
+        size = arguments.size(buflen, "recv")
         sock = self._sock
         return await self._read(lambda: sock.recv(size, flags))
 
@@ -286,18 +284,12 @@ class TrioSocket(trio.socket.SocketType):
         sock = self._sock
         if isinstance(sock, Socket):
             return await self.recv(bufsize, flags), None
-        size = operator.index(bufsize)
-        return await self._read(lambda: sock.recvfrom(size, flags))
+        return await self._read(lambda: sock.recvfrom(bufsize, flags))
 
     async def recvfrom_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> tuple[int, Any]:
         """As `recvfrom`, into a buffer."""
         sock = self._sock
-        view = memoryview(buffer).cast("B")
-        if nbytes < 0:
-            raise ValueError("negative buffersize in recv_into")
-        if nbytes > len(view):
-            raise ValueError("buffer too small for requested bytes")
-        part = view[: nbytes or len(view)]
+        part = arguments.room(buffer, nbytes, "recv_into")
         if isinstance(sock, Socket):
             return await self._read(lambda: sock.recv_into(part, flags)), None
         return await self._read(lambda: sock.recvfrom_into(part, 0, flags))
@@ -305,12 +297,11 @@ class TrioSocket(trio.socket.SocketType):
     async def recvmsg(self, bufsize: int, ancbufsize: int = 0, flags: int = 0, /) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
         """(data, control data, flags, address) as `socket.recvmsg`."""
         sock = self._sock
-        size, room = operator.index(bufsize), operator.index(ancbufsize)
-        return await self._read(lambda: sock.recvmsg(size, room, flags))
+        return await self._read(lambda: sock.recvmsg(bufsize, ancbufsize, flags))
 
     async def recvmsg_into(self, buffers: Iterable[Any], ancbufsize: int = 0, flags: int = 0, /) -> tuple[int, list[tuple[int, int, bytes]], int, Any]:
         """As `recvmsg`, into buffers that are filled one after the other."""
-        views = [memoryview(buffer).cast("B") for buffer in buffers]
+        views = [arguments.room(buffer, 0, "recvmsg_into") for buffer in buffers]
         data, ancillary, result, address = await self.recvmsg(sum(map(len, views)), ancbufsize, flags)
         rest = memoryview(data)
         for view in views:
@@ -340,11 +331,10 @@ class TrioSocket(trio.socket.SocketType):
     async def sendmsg(self, buffers: Iterable[Any], ancdata: Iterable[tuple[int, int, Any]] = (), flags: int = 0, address: Any = None, /) -> int:
         """Send the buffers as one. Control data of datagrams is refused with EINVAL, of a stream as `Socket.sendmsg` says."""
         sock = self._sock
+        data, control = arguments.joined(buffers), arguments.control(ancdata)
         if isinstance(sock, Socket):
-            parts, control = list(buffers), list(ancdata)
-            return await self._write(lambda: sock.sendmsg(parts, control, flags))
-        data = b"".join(buffers)
-        if list(ancdata):
+            return await self._write(lambda: sock.sendmsg([data], control, flags))
+        if control:
             self._sock.poll()
             raise oserror(errno.EINVAL, "no control data can be sent")
         if address is None:

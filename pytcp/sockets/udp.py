@@ -21,7 +21,7 @@ from pytcp.net.datagram import Datagram
 from pytcp.tcp.const import POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, RCV_SHUTDOWN, SEND_SHUTDOWN, SHUTDOWN_MASK
 from pytcp.wire.addr import is_link_local
 
-from . import cmsg, udp_options
+from . import arguments, cmsg, udp_options
 from .address import AF_INET, AF_INET6, MAPPED_PREFIX, SockAddr, build, host_port, oserror, parse
 from .cmsg import MSG_ERRQUEUE, Ancillary
 
@@ -169,6 +169,7 @@ class DatagramSocket:
 
     def listen(self, backlog: int = 0) -> None:
         """Raises EOPNOTSUPP."""
+        arguments.c_int(backlog)
         self.check_open()
         raise oserror(errno.EOPNOTSUPP, "a datagram socket does not listen")
 
@@ -187,20 +188,23 @@ class DatagramSocket:
 
     def sendto(self, data: Buffer, address: SockAddr, flags: int = 0) -> int:
         """Send a datagram to `address`; as `send`, and EINVAL for port 0, EACCES for broadcasts without SO_BROADCAST."""
+        if address is None:
+            raise TypeError("an address is a tuple (host, port), not None")
         return self._send(data, flags, address)
 
     def sendmsg(self, buffers: Iterable[Buffer], ancdata: Iterable[tuple[int, int, Buffer]] = (), flags: int = 0, address: SockAddr | None = None) -> int:
         """Send the buffers as one datagram. Control data is refused with EINVAL."""
-        if list(ancdata):
+        data = arguments.joined(buffers)
+        if arguments.control(ancdata):
             self.check_open()
             raise oserror(errno.EINVAL, "no control data can be sent")
-        return self._send(b"".join(buffers), flags, address)
+        return self._send(data, flags, address)
 
     def _send(self, data: Buffer, flags: int, address: SockAddr | None) -> int:
+        payload, flags = bytes(arguments.buffer(data)), arguments.c_int(flags)
         udp = self.check_open()
         if flags & MSG_OOB:
             raise oserror(errno.EOPNOTSUPP, "datagrams have no urgent data")
-        payload = bytes(data)
         to = None if address is None else self._where(address)
         if self._held is not None or self.corked or flags & MSG_MORE:
             self._hold(udp, payload, to)
@@ -247,11 +251,11 @@ class DatagramSocket:
 
         flags: MSG_PEEK leaves it queued. With MSG_TRUNC the result has the datagram's length, its end zeros.
         Raises BlockingIOError when there is none, and a pending error of the network, once."""
-        return self.recvfrom(bufsize, flags)[0]
+        return self.recvmsg(arguments.size(bufsize, "recv"), 0, flags)[0]
 
     def recvfrom(self, bufsize: int, flags: int = 0) -> tuple[bytes, SockAddr]:
         """As `recv`, with who sent it."""
-        data, _, _, address = self.recvmsg(bufsize, 0, flags)
+        data, _, _, address = self.recvmsg(arguments.size(bufsize, "recvfrom"), 0, flags)
         return data, address
 
     def recv_into(self, buffer: bytearray | memoryview, nbytes: int = 0, flags: int = 0) -> int:
@@ -260,12 +264,9 @@ class DatagramSocket:
 
     def recvfrom_into(self, buffer: bytearray | memoryview, nbytes: int = 0, flags: int = 0) -> tuple[int, SockAddr]:
         """As `recv_into`, with who sent it. Raises ValueError for more bytes than the buffer has."""
-        view = memoryview(buffer).cast("B")
-        if nbytes < 0 or nbytes > len(view):
-            raise ValueError("nbytes is negative, or more than the buffer holds")
-        size = nbytes or len(view)
-        data, address = self.recvfrom(size, flags)
-        kept = min(len(data), size)
+        view = arguments.room(buffer, nbytes, "recv_into")
+        data, address = self.recvfrom(len(view), flags)
+        kept = min(len(data), len(view))
         view[:kept] = data[:kept]
         return len(data), address
 
@@ -274,8 +275,7 @@ class DatagramSocket:
 
         Control data: IP_PKTINFO, IP_TTL, IP_TOS and their IPv6 namesakes when asked for by option; with
         MSG_ERRQUEUE the report of a failed datagram (IP_RECVERR)."""
-        if bufsize < 0 or ancbufsize < 0:
-            raise ValueError("negative buffersize in recvmsg")
+        bufsize, ancbufsize, flags = arguments.size(bufsize, "recvmsg"), arguments.size(ancbufsize, "recvmsg"), arguments.c_int(flags)
         udp = self.check_open()
         if flags & MSG_ERRQUEUE:
             return self._recv_error(udp, bufsize, ancbufsize)
@@ -308,6 +308,7 @@ class DatagramSocket:
 
     def shutdown(self, how: int) -> None:
         """SHUT_RD, SHUT_WR or SHUT_RDWR. Raises ENOTCONN when unconnected, and yet shuts down, as Linux does; EINVAL."""
+        how = arguments.c_int(how)
         udp = self.check_open()
         if how not in _SHUTDOWN:
             raise oserror(errno.EINVAL, f"shutdown({how})")
@@ -323,12 +324,14 @@ class DatagramSocket:
 
     # --- options ---
 
-    def setsockopt(self, level: int, option: int, value: int | bytes | str) -> None:
-        """Set an option by its Linux numbers. Raises ENOPROTOOPT, EINVAL, ..."""
-        udp_options.setsockopt(self, self.check_open(), level, option, value.encode() if isinstance(value, str) else value)
+    def setsockopt(self, level: int, option: int, value: int | Buffer) -> None:
+        """Set an option by its Linux numbers, to a C int or to bytes. Raises ENOPROTOOPT, EINVAL, ...; TypeError, OverflowError."""
+        level, option, value = arguments.option(level, option, value)
+        udp_options.setsockopt(self, self.check_open(), level, option, value)
 
     def getsockopt(self, level: int, option: int, buflen: int = 0) -> int | bytes:
         """The value of an option: an int, or with `buflen` the bytes Linux would copy out."""
+        level, option, buflen = arguments.query(level, option, buflen)
         return udp_options.getsockopt(self, self.check_open(), level, option, buflen)
 
     def interface_of(self, index: int) -> Interface:

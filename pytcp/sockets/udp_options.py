@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pytcp.net.datagram import MIN_RCVBUF, MIN_SNDBUF
 from pytcp.wire.addr import IP4_ANY, IP4_BROADCAST, is_multicast
 
 from .address import AF_INET, AF_INET6, MAPPED_PREFIX, oserror
@@ -29,10 +30,14 @@ SOL_SOCKET, IPPROTO_IP, IPPROTO_UDP, IPPROTO_IPV6 = 1, 0, 17, 41
 SO_DEBUG, SO_REUSEADDR, SO_TYPE, SO_ERROR, SO_DONTROUTE, SO_BROADCAST, SO_SNDBUF, SO_RCVBUF, SO_KEEPALIVE, SO_OOBINLINE, SO_NO_CHECK = range(1, 12)
 SO_PRIORITY, SO_LINGER, SO_REUSEPORT, SO_RCVLOWAT, SO_SNDLOWAT, SO_RCVTIMEO, SO_SNDTIMEO, SO_BINDTODEVICE = 12, 13, 15, 18, 19, 20, 21, 25
 SO_ACCEPTCONN, SO_MARK, SO_PROTOCOL, SO_DOMAIN, SO_INCOMING_CPU, SO_BINDTOIFINDEX = 30, 36, 38, 39, 49, 62
+SO_BSDCOMPAT, SO_PASSCRED, SO_SNDBUFFORCE, SO_RCVBUFFORCE, SO_PASSSEC, SO_WIFI_STATUS, SO_NOFCS, SO_SELECT_ERR_QUEUE = 14, 16, 32, 33, 34, 41, 43, 45
+SO_BUSY_POLL, SO_BPF_EXTENSIONS, SO_MEMINFO, SO_INCOMING_NAPI_ID, SO_COOKIE, SO_RCVTIMEO_NEW, SO_SNDTIMEO_NEW = 46, 48, 55, 56, 57, 66, 67
+SO_PREFER_BUSY_POLL = 69
+IFNAMSIZ = 16
 
 IP_TOS, IP_TTL, IP_PKTINFO, IP_MTU_DISCOVER, IP_RECVERR, IP_RECVTTL, IP_RECVTOS, IP_MTU, IP_FREEBIND = 1, 2, 8, 10, 11, 12, 13, 14, 15
 IP_BIND_ADDRESS_NO_PORT, IP_MULTICAST_IF, IP_MULTICAST_TTL, IP_MULTICAST_LOOP = 24, 32, 33, 34
-IP_ADD_MEMBERSHIP, IP_DROP_MEMBERSHIP, IP_MULTICAST_ALL = 35, 36, 49
+IP_ADD_MEMBERSHIP, IP_DROP_MEMBERSHIP, IP_MULTICAST_ALL, IP_LOCAL_PORT_RANGE = 35, 36, 49, 51
 
 IPV6_UNICAST_HOPS, IPV6_MULTICAST_IF, IPV6_MULTICAST_HOPS, IPV6_MULTICAST_LOOP, IPV6_JOIN_GROUP, IPV6_LEAVE_GROUP = 16, 17, 18, 19, 20, 21
 IPV6_MTU_DISCOVER, IPV6_MTU, IPV6_RECVERR, IPV6_V6ONLY, IPV6_MULTICAST_ALL, IPV6_RECVPKTINFO, IPV6_PKTINFO = 23, 24, 25, 26, 29, 49, 50
@@ -60,16 +65,20 @@ def setsockopt(so: DatagramSocket, udp: UdpSocket, level: int, name: int, value:
         special(so, udp, _INT.pack(_signed(value)) if isinstance(value, int) else bytes(value))
         return
     setter = _SET.get(key)
-    if setter is None:
+    if setter is None and level in (IPPROTO_IP, IPPROTO_IPV6):
         raise oserror(errno.ENOPROTOOPT, f"option {name} of level {level}")
     if isinstance(value, int):
         number = _signed(value)
     elif len(value) >= 4:
         number = _INT.unpack_from(value)[0]
-    elif level == IPPROTO_IP:
+    elif level == IPPROTO_IP and (value or key not in _NOT_EMPTY):
         number = value[0] if value else 0
+    elif key in _LENGTH_UNCHECKED:
+        number = 0
     else:
         raise oserror(errno.EINVAL, f"{len(value)} bytes for option {name} of level {level}")
+    if setter is None:
+        raise oserror(errno.ENOPROTOOPT, f"option {name} of level {level}")
     setter(so, udp, number)
 
 
@@ -79,6 +88,8 @@ def getsockopt(so: DatagramSocket, udp: UdpSocket, level: int, name: int, buflen
     getter = _GET.get((level, name))
     if getter is None:
         raise oserror(errno.ENOPROTOOPT, f"option {name} of level {level}")
+    if (buflen or _INT.size) < _least(udp, level, name):
+        raise oserror(errno.EINVAL, f"a buffer of {buflen or _INT.size} bytes for option {name} of level {level}")
     value = getter(so, udp)
     if not buflen:
         return value if isinstance(value, int) else int(_INT.unpack(value[:4].ljust(4, b"\0"))[0])
@@ -95,9 +106,14 @@ def _check_level(so: DatagramSocket, level: int, number: int) -> None:
         raise oserror(number, f"level {level}")
 
 
+def _least(udp: UdpSocket, level: int, name: int) -> int:
+    """The shortest buffer that getsockopt takes."""
+    if level != SOL_SOCKET:
+        return 0
+    return 8 if name == SO_COOKIE else IFNAMSIZ if name == SO_BINDTODEVICE and udp.dev is not None else 0
+
+
 def _signed(value: int) -> int:
-    if not -(1 << 31) <= value < 1 << 32:
-        raise oserror(errno.EINVAL, f"{value} is no C int")
     return value if value < 1 << 31 else value - (1 << 32)
 
 
@@ -191,6 +207,51 @@ def _set_sndbuf(so: DatagramSocket, udp: UdpSocket, value: int) -> None:
 
 def _set_rcvlowat(so: DatagramSocket, udp: UdpSocket, value: int) -> None:
     so.kept[SOL_SOCKET, SO_RCVLOWAT] = (1 << 31) - 1 if value < 0 else value or 1
+
+
+def _force_rcvbuf(so: DatagramSocket, udp: UdpSocket, value: int) -> None:
+    udp.rcvbuf = max(2 * min(max(value, 0), (1 << 30) - 1), MIN_RCVBUF)
+
+
+def _force_sndbuf(so: DatagramSocket, udp: UdpSocket, value: int) -> None:
+    udp.sndbuf = max(2 * min(max(value, 0), (1 << 30) - 1), MIN_SNDBUF)
+
+
+def _set_nothing(so: DatagramSocket, udp: UdpSocket, value: int) -> None:
+    """Of another age: accepted, and of no effect."""
+
+
+def _set_unsupported(so: DatagramSocket, udp: UdpSocket, value: int) -> None:
+    raise oserror(errno.EOPNOTSUPP)
+
+
+def _get_unsupported(so: DatagramSocket, udp: UdpSocket) -> int:
+    raise oserror(errno.EOPNOTSUPP)
+
+
+def _set_busy_poll(so: DatagramSocket, udp: UdpSocket, value: int) -> None:
+    _check(value >= 0, value)
+    so.kept[SOL_SOCKET, SO_BUSY_POLL] = value
+
+
+def _set_port_range(so: DatagramSocket, udp: UdpSocket, value: int) -> None:
+    low, high = value & 0xFFFF, value >> 16 & 0xFFFF
+    _check(not low or not high or low <= high, value)
+    udp.port_range = value
+
+
+def _get_cookie(so: DatagramSocket, udp: UdpSocket) -> bytes:
+    """A number no other socket of the stack has, chosen when first asked for."""
+    key = (SOL_SOCKET, SO_COOKIE)
+    if key not in so.kept:
+        so.kept[key] = udp.stack.random.getrandbits(64)
+    cookie = so.kept[key]
+    assert isinstance(cookie, int)
+    return cookie.to_bytes(8, "little")
+
+
+def _get_meminfo(so: DatagramSocket, udp: UdpSocket) -> bytes:
+    return struct.pack("=9I", udp.rmem, udp.rcvbuf, 0, udp.sndbuf, 0, 0, 0, 0, 0)
 
 
 def _get_error(so: DatagramSocket, udp: UdpSocket) -> int:
@@ -392,6 +453,10 @@ _FLAGS_KEPT: dict[Key, int] = {
     (SOL_SOCKET, SO_DONTROUTE): 0,
     (SOL_SOCKET, SO_KEEPALIVE): 0,
     (SOL_SOCKET, SO_OOBINLINE): 0,
+    (SOL_SOCKET, SO_WIFI_STATUS): 0,
+    (SOL_SOCKET, SO_NOFCS): 0,
+    (SOL_SOCKET, SO_SELECT_ERR_QUEUE): 0,
+    (SOL_SOCKET, SO_PREFER_BUSY_POLL): 0,
     (IPPROTO_IP, IP_PKTINFO): 0,
     (IPPROTO_IP, IP_RECVTTL): 0,
     (IPPROTO_IP, IP_RECVTOS): 0,
@@ -415,6 +480,13 @@ _SET: dict[Key, Setter] = (
         (SOL_SOCKET, SO_SNDBUF): _set_sndbuf,
         (SOL_SOCKET, SO_RCVLOWAT): _set_rcvlowat,
         (SOL_SOCKET, SO_BINDTOIFINDEX): _set_ifindex,
+        (SOL_SOCKET, SO_RCVBUFFORCE): _force_rcvbuf,
+        (SOL_SOCKET, SO_SNDBUFFORCE): _force_sndbuf,
+        (SOL_SOCKET, SO_BUSY_POLL): _set_busy_poll,
+        (SOL_SOCKET, SO_BSDCOMPAT): _set_nothing,
+        (SOL_SOCKET, SO_PASSCRED): _set_unsupported,
+        (SOL_SOCKET, SO_PASSSEC): _set_unsupported,
+        (IPPROTO_IP, IP_LOCAL_PORT_RANGE): _set_port_range,
         (IPPROTO_IP, IP_TOS): _set_tos,
         (IPPROTO_IP, IP_TTL): _number("ttl", 1, 255, 0),
         (IPPROTO_IP, IP_MTU_DISCOVER): _set_pmtu_disc,
@@ -442,12 +514,18 @@ _SET: dict[Key, Setter] = (
 
 _SET_BYTES: dict[Key, ByteSetter] = {key: _keep_bytes(key, len(initial)) for key, initial in _BYTES_KEPT.items()} | {
     (SOL_SOCKET, SO_BINDTODEVICE): _set_device,
+    (SOL_SOCKET, SO_RCVTIMEO_NEW): _keep_bytes((SOL_SOCKET, SO_RCVTIMEO), 16),
+    (SOL_SOCKET, SO_SNDTIMEO_NEW): _keep_bytes((SOL_SOCKET, SO_SNDTIMEO), 16),
     (IPPROTO_IP, IP_MULTICAST_IF): _set_multicast_if,
     (IPPROTO_IP, IP_ADD_MEMBERSHIP): _join4,
     (IPPROTO_IP, IP_DROP_MEMBERSHIP): _leave4,
     (IPPROTO_IPV6, IPV6_JOIN_GROUP): _join6,
     (IPPROTO_IPV6, IPV6_LEAVE_GROUP): _leave6,
 }
+
+# flags for which no byte at all is EINVAL, not 0; and those that take any length
+_NOT_EMPTY = {(IPPROTO_IP, name) for name in (IP_TTL, IP_FREEBIND, IP_MULTICAST_TTL, IP_MULTICAST_LOOP, IP_MULTICAST_ALL, IP_LOCAL_PORT_RANGE)}
+_LENGTH_UNCHECKED = {(IPPROTO_IPV6, IPV6_AUTOFLOWLABEL), (IPPROTO_IPV6, IPV6_DONTFRAG)}
 
 _GET: dict[Key, Getter] = {key: _kept(key, default) for key, default in (_FLAGS_KEPT | _NUMBERS_KEPT | _BYTES_KEPT).items()} | {
     (SOL_SOCKET, SO_REUSEADDR): _field("reuseaddr"),
@@ -465,12 +543,23 @@ _GET: dict[Key, Getter] = {key: _kept(key, default) for key, default in (_FLAGS_
     (SOL_SOCKET, SO_ACCEPTCONN): _constant(0),
     (SOL_SOCKET, SO_BINDTODEVICE): _get_device,
     (SOL_SOCKET, SO_BINDTOIFINDEX): _get_ifindex,
+    (SOL_SOCKET, SO_RCVTIMEO_NEW): _kept((SOL_SOCKET, SO_RCVTIMEO), bytes(16)),
+    (SOL_SOCKET, SO_SNDTIMEO_NEW): _kept((SOL_SOCKET, SO_SNDTIMEO), bytes(16)),
+    (SOL_SOCKET, SO_BUSY_POLL): _kept((SOL_SOCKET, SO_BUSY_POLL), 0),
+    (SOL_SOCKET, SO_BPF_EXTENSIONS): _constant(64),
+    (SOL_SOCKET, SO_INCOMING_NAPI_ID): _constant(0),
+    (SOL_SOCKET, SO_BSDCOMPAT): _constant(0),
+    (SOL_SOCKET, SO_PASSCRED): _get_unsupported,
+    (SOL_SOCKET, SO_PASSSEC): _get_unsupported,
+    (SOL_SOCKET, SO_COOKIE): _get_cookie,
+    (SOL_SOCKET, SO_MEMINFO): _get_meminfo,
     (IPPROTO_IP, IP_TOS): _field("tos"),
     (IPPROTO_IP, IP_TTL): _get_ttl,
     (IPPROTO_IP, IP_MTU_DISCOVER): _field("pmtu_disc"),
     (IPPROTO_IP, IP_RECVERR): _field("recverr"),
     (IPPROTO_IP, IP_MTU): _get_mtu,
     (IPPROTO_IP, IP_FREEBIND): _field("freebind"),
+    (IPPROTO_IP, IP_LOCAL_PORT_RANGE): _field("port_range"),
     (IPPROTO_IP, IP_MULTICAST_IF): _get_multicast_if,
     (IPPROTO_IP, IP_MULTICAST_TTL): _field("multicast_ttl"),
     (IPPROTO_IP, IP_MULTICAST_LOOP): _field("multicast_loop"),

@@ -4,12 +4,15 @@ Every call has Linux's result in every state (linux-sockets §1, the two big tab
 raises EAGAIN, or EINPROGRESS from connect(). Beside the TCP state a socket remembers what its connect()
 has come to (`ss_state`): that is why connect() succeeds once after the handshake and says EISCONN
 afterwards, and why a refused socket reports its error through connect(), too.
-Addresses are 4 or 16 bytes, b"" the wildcard; a 4-byte address on an IPv6 socket is an IPv4-mapped one.
+Addresses are 4 or 16 bytes, b"" the wildcard; a 4-byte address on an IPv6 socket is an IPv4-mapped one. A scope id is
+an interface's index: a link-local IPv6 address has no meaning without, and binds the socket to that interface.
 """
 
 from __future__ import annotations
 
 import errno
+
+from pytcp.wire.addr import is_link_local
 
 from . import close as closing
 from . import cong, handshake
@@ -102,14 +105,22 @@ def _ready(sk: Sock) -> None:
 # ---------------------------------------------------------------- addresses
 
 
-def bind(sk: Sock, addr: bytes, port: int) -> None:
+def bind(sk: Sock, addr: bytes, port: int, scope_id: int = 0) -> None:
     """Take a local address and port (0: any).
 
-    Raises OSError: EINVAL (has a port, or a connection), EADDRNOTAVAIL (not ours), EADDRINUSE."""
+    Raises OSError: EINVAL (has a port, or a connection; link-local without an interface), EADDRNOTAVAIL (not ours),
+    EADDRINUSE, ENODEV (no interface of that scope id)."""
     if sk.state != CLOSE or sk.bound_port:
         raise _error(errno.EINVAL, "Invalid argument")
+    if len(addr) == 16 and is_link_local(addr):
+        if scope_id:
+            sk.bound_dev_if = scope_id
+        if not sk.bound_dev_if:
+            raise _error(errno.EINVAL, "Invalid argument: a link-local address needs an interface (scope id)")
+        if not sk.host.dev_name(sk.bound_dev_if):
+            raise _error(errno.ENODEV, "No such device")
     anywhere = kept(sk, IPPROTO_IP, IP_FREEBIND) or kept(sk, IPPROTO_IP, IP_TRANSPARENT)
-    if addr and not anywhere and not sk.host.is_local(addr):
+    if addr and not anywhere and not sk.host.is_local(addr, sk.bound_dev_if if len(addr) == 16 and is_link_local(addr) else 0):
         raise _error(errno.EADDRNOTAVAIL, "Cannot assign requested address")
     before = sk.saddr, sk.bound_addr
     sk.saddr = sk.bound_addr = addr
@@ -141,12 +152,12 @@ def getpeername(sk: Sock) -> tuple[bytes, int]:
 # ---------------------------------------------------------------- opening
 
 
-def connect(sk: Sock, addr: bytes, port: int) -> None:
+def connect(sk: Sock, addr: bytes, port: int, scope_id: int = 0) -> None:
     """Open a connection, or ask how far it is.
 
     Raises OSError: EINPROGRESS (begun), EALREADY (still opening), EISCONN, the attempt's error
     (ECONNREFUSED, ETIMEDOUT, ...; ECONNABORTED if that was fetched already), or why it could not begin:
-    ENETUNREACH, EHOSTUNREACH, EACCES, EADDRNOTAVAIL, EAFNOSUPPORT. Returns, once, when it is open."""
+    ENETUNREACH, EHOSTUNREACH, EACCES, EADDRNOTAVAIL, EAFNOSUPPORT, EINVAL (link-local without an interface). Returns, once, when it is open."""
     if sk.ss_state == SS_CONNECTED:
         raise _error(errno.EISCONN, "Transport endpoint is already connected")
     if sk.ss_state == SS_DISCONNECTING:
@@ -155,7 +166,7 @@ def connect(sk: Sock, addr: bytes, port: int) -> None:
     if sk.ss_state == SS_UNCONNECTED:
         if sk.state != CLOSE:
             raise _error(errno.EISCONN, "Transport endpoint is already connected")
-        _begin(sk, addr, port)
+        _begin(sk, addr, port, scope_id)
         sk.ss_state = SS_CONNECTING
         pending = errno.EINPROGRESS
     if sk.state == SYN_SENT or sk.state == SYN_RECV:
@@ -168,7 +179,7 @@ def connect(sk: Sock, addr: bytes, port: int) -> None:
     sk.ss_state = SS_CONNECTED
 
 
-def _begin(sk: Sock, addr: bytes, port: int) -> None:
+def _begin(sk: Sock, addr: bytes, port: int, scope_id: int) -> None:
     """Choose route, source and port, and send the SYN; nothing is left behind when that fails."""
     family = sk.family
     if not addr:
@@ -180,6 +191,12 @@ def _begin(sk: Sock, addr: bytes, port: int) -> None:
         if sk.v6only:
             raise _error(errno.ENETUNREACH, "Network is unreachable")
         sk.family = 4
+    if len(addr) == 16 and is_link_local(addr):
+        if scope_id and sk.bound_dev_if not in (0, scope_id):
+            raise _error(errno.EINVAL, "Invalid argument: the socket is bound to another interface")
+        sk.bound_dev_if = sk.bound_dev_if or scope_id
+        if not sk.bound_dev_if:
+            raise _error(errno.EINVAL, "Invalid argument: a link-local address needs an interface (scope id)")
     _ready(sk)
     if sk.ts_recent_stamp_s and sk.daddr != addr:
         # another peer: what the last one sent means nothing

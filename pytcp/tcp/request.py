@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pytcp.wire.addr import is_link_local
+
 from . import challenge, cong, ecn, handshake, input, keepalive, listen, mtu, options, reset, rtt, rwnd, seq, timers, timewait
 from .const import ACK, ECE, FIN, NSEC_PER_MSEC, NSEC_PER_SEC, POLLIN, RST, SYN, SYN_RECV
 from .options import M32, TSTAMP_ALIGNED
@@ -34,7 +36,7 @@ class Request:
 
     __slots__ = (
         # identity and path, as in Sock, so that the host can route it
-        "host", "sysctl", "mib", "listener", "family", "saddr", "daddr", "sport", "dport", "demux_key", "hashed",
+        "host", "sysctl", "mib", "listener", "family", "saddr", "daddr", "sport", "dport", "bound_dev_if", "demux_key", "hashed",
         "dst", "pseudo_base", "tos", "ttl", "ip_id", "txhash", "flowlabel", "pmtu_disc", "priority", "mark",
         # what the SYN said and what we answer
         "rcv_isn", "snt_isn", "mss", "advmss", "tstamp_ok", "sack_ok", "wscale_ok", "ecn_ok", "snd_wscale", "rcv_wscale",
@@ -54,6 +56,8 @@ class Request:
         self.daddr = seg.src
         self.sport = seg.dport
         self.dport = seg.sport
+        # the connection is the listener's device's; one with a link-local peer, the link's
+        self.bound_dev_if = listener.bound_dev_if or (self.host.iif if self.family == 6 and is_link_local(self.daddr) else 0)
         self.demux_key: Any = None
         self.hashed = False
         self.dst: Any = None
@@ -131,7 +135,7 @@ class Request:
     def _send(self, number: int, flags: int, window: int, opts: bytes, tos: int) -> None:
         reset.reply(
             self.host, self.family, self.saddr, self.daddr, self.sport, self.dport, number, self.rcv_isn + 1, flags, window, opts,
-            tos=tos, ttl=self.ttl, mark=self.mark, flowlabel=self.flowlabel,
+            tos=tos, ttl=self.ttl, mark=self.mark, flowlabel=self.flowlabel, dev_if=self.bound_dev_if,
         )  # fmt: skip
 
     def _resend_synack(self) -> None:
@@ -288,6 +292,7 @@ class Request:
         child.daddr = self.daddr
         child.sport = self.sport
         child.dport = self.dport
+        child.bound_dev_if = self.bound_dev_if
         child.dst = self.dst
         child.pseudo_base = self.pseudo_base
         child.txhash = self.txhash

@@ -39,6 +39,7 @@ def reply(
     ttl: int = DEFAULT_TTL,
     mark: int = 0,
     flowlabel: int = 0,
+    dev_if: int = 0,
 ) -> None:
     """Send one dataless segment from `saddr`:`sport` for a connection that has no Sock, and count it."""
     total = pseudo(saddr, daddr, IPPROTO_TCP, 20 + len(options))
@@ -46,11 +47,11 @@ def reply(
     total = (total & 0xFFFF) + (total >> 16)
     th = build_header(sport, dport, seq, ack, flags, window, 0, options, total)
     host.mib.TcpOutSegs += 1
-    host.reply(family, saddr, daddr, th, b"", tos, ttl, mark, flowlabel)
+    host.reply(family, saddr, daddr, th, b"", tos, ttl, mark, flowlabel, dev_if)
 
 
-def answer(host: Host, seg: Segment, mark: int = 0) -> None:
-    """Send the RST that `seg` calls for; nothing when it is a RST itself."""
+def answer(host: Host, seg: Segment, mark: int = 0, dev_if: int = 0) -> None:
+    """Send the RST that `seg` calls for, by a device if it is given; nothing when it is a RST itself."""
     flags = seg.flags
     if flags & RST:
         return
@@ -61,7 +62,7 @@ def answer(host: Host, seg: Segment, mark: int = 0) -> None:
         ack = seg.seq + seg.length + (1 if flags & SYN else 0) + (1 if flags & FIN else 0)
         out = RST | ACK
     host.mib.TcpOutRsts += 1
-    reply(host, seg.family, seg.dst, seg.src, seg.dport, seg.sport, seq, ack, out, 0, b"", seg.tos & ~ECN_MASK, mark=mark)
+    reply(host, seg.family, seg.dst, seg.src, seg.dport, seg.sport, seq, ack, out, 0, b"", seg.tos & ~ECN_MASK, mark=mark, dev_if=dev_if)
 
 
 def closed_port(host: Host, seg: Segment) -> None:
@@ -71,4 +72,4 @@ def closed_port(host: Host, seg: Segment) -> None:
 
 def send_reset(sk: Sock, seg: Segment) -> None:
     """`seg` reached `sk` but is wrong for its state (half-open connection, listener, orphan)."""
-    answer(sk.host, seg, sk.mark)
+    answer(sk.host, seg, sk.mark, sk.bound_dev_if)

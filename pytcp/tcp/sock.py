@@ -43,14 +43,19 @@ class Host(Protocol):
     @property
     def mib(self) -> TcpMib: ...
 
+    @property
+    def iif(self) -> int:
+        """Index of the device by which the segment in hand came in: a packet to an address of our own counts as one that
+        came by the device with that address. Good for segments that reach a listener."""
+
     def transmit(self, sk: Sock, th: bytes, parts: Sequence[Buffer], length: int, skb: Skb | None, gso_size: int, truesize: int, ecn: int) -> int:
         """Send one super-segment: TCP header `th` (checksum field = folded pseudo-header sum), payload
         `parts` of `length` bytes. Charged `truesize` until completion (`tsq.wfree(sk, skb, truesize)`).
         `ecn` = the two IP ECN bits. Returns 0, or a negative errno when the host refused it."""
 
-    def reply(self, family: int, src: bytes, dst: bytes, th: bytes, payload: bytes, tos: int, ttl: int, mark: Any, flowlabel: int = 0) -> None:
+    def reply(self, family: int, src: bytes, dst: bytes, th: bytes, payload: bytes, tos: int, ttl: int, mark: Any, flowlabel: int = 0, dev_if: int = 0) -> None:
         """Send a segment that belongs to no Sock (RST, SYN-ACK, TIME-WAIT ACK); `th` as above.
-        `flowlabel` is for IPv6, 0 = the host's choice."""
+        `flowlabel` is for IPv6, 0 = the host's choice; `dev_if` the index of the device to use, 0 = the route's."""
 
     def arm(self, sk: Any, when_ns: int) -> None:
         """Call `sk.on_timer()` at `when_ns`, or earlier (the callee looks at its own deadlines)."""
@@ -81,8 +86,17 @@ class Host(Protocol):
     def listener(self, family: int, addr: bytes, port: int) -> Sock | None:
         """The LISTEN socket a SYN to this local address and port reaches."""
 
-    def is_local(self, addr: bytes) -> bool:
-        """Whether `addr` is an address of this host (bind)."""
+    def is_local(self, addr: bytes, dev_if: int = 0) -> bool:
+        """Whether `addr` is an address of this host (bind), of that device if one is given."""
+
+    def dev_index(self, name: str) -> int:
+        """The index of the device of that name; 0 = there is none."""
+
+    def dev_name(self, index: int) -> str:
+        """The name of the device with that index; "" = there is none."""
+
+    def bind_device(self, sk: Sock, index: int) -> None:
+        """Set `bound_dev_if`, whatever state `sk` is in: from now on it sends and hears by that device only (0: by any)."""
 
     def new_sock(self, family: int) -> Sock:
         """A Sock for a passive open, with this host."""
@@ -108,7 +122,7 @@ class Sock:
     __slots__ = (
         # --- identity (sockets, handshake, api, close, icmp_err, listen, request, sockopt, sockopt_ip, ack, established, input, recv, sendmsg) ---
         "host", "sysctl", "mib", "family", "saddr", "daddr", "sport", "dport", "state", "user", "parent",
-        "bound_addr", "bound_port", "reuseaddr", "reuseport", "v6only", "sk_err", "sk_err_soft", "shutdown", "sock_flags",
+        "bound_addr", "bound_port", "bound_dev_if", "reuseaddr", "reuseport", "v6only", "sk_err", "sk_err_soft", "shutdown", "sock_flags",
         "demux_key", "hashed",
         # --- path (net, api, listen, request, sockopt, sockopt_ip) ---
         "dst", "pseudo_base", "tos", "ttl", "ip_id", "txhash", "flowlabel", "pmtu_disc", "priority", "mark",
@@ -185,6 +199,7 @@ class Sock:
         self.parent: Sock | None = None
         self.bound_addr = b""  # b"" = wildcard
         self.bound_port = 0
+        self.bound_dev_if = 0  # SO_BINDTODEVICE: index of the one device it uses; 0 = any
         self.reuseaddr = False
         self.reuseport = False
         self.v6only = False

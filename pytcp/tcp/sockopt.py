@@ -1,10 +1,10 @@
 """setsockopt and getsockopt of a TCP socket: Linux's names, ranges, roundings and refusals (linux-sockets §7).
 
 Here are the two calls and the options at SOL_SOCKET; `sockopt_tcp` and `sockopt_ip` have the others. Options
-of features that do not exist here (Fast Open, MD5, zero-copy, time stamping, device binding) are refused
-as by a kernel built without them: ENOPROTOOPT. Lengths: an int is read from the first 4 bytes; fewer is
-EINVAL, except at IPPROTO_IP, where one byte is a number too. A getsockopt buffer that is too small gets
-the first bytes of the value.
+of features that do not exist here (Fast Open, MD5, zero-copy, time stamping) are refused as by a kernel
+built without them: ENOPROTOOPT. Lengths: an int is read from the first 4 bytes; fewer is EINVAL, except at
+IPPROTO_IP, where one byte is a number too. A getsockopt buffer that is too small gets the first bytes of
+the value. A program has every privilege over its own stack: what Linux asks CAP_NET_ADMIN or CAP_NET_RAW for is granted.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from struct import Struct
+from typing import NoReturn
 
 from . import keepalive, rwnd, sockopt_ip, sockopt_tcp
 from .const import SF_LISTEN
@@ -48,6 +49,7 @@ _LINGER = Struct("=ii")
 _TIMEVAL = Struct("=qq")
 _U64 = Struct("=Q")
 _MEMINFO = Struct("=9I")
+_NOBODY = Struct("=iii").pack(0, -1, -1)  # struct ucred of a peer that is no process here
 
 
 # ---------------------------------------------------------------- the two calls
@@ -69,16 +71,17 @@ def setsockopt(sk: Sock, level: int, name: int, value: int | bytes) -> None:
         if key in _EXACT_LENGTH and len(value) != 4:
             fail(errno.EINVAL)
     elif level == IPPROTO_IP and key not in _EXACT_LENGTH and key in _SET:
+        check(bool(value) or key not in sockopt_ip.NOT_EMPTY)
         number = value[0] if value else 0
     elif key in _LENGTH_UNCHECKED:
         number = 0
-    elif level == IPPROTO_IP and key not in _SET:
+    elif level not in (SOL_SOCKET, IPPROTO_TCP) and key not in _SET:
         fail(errno.ENOPROTOOPT)
     else:
         fail(errno.EINVAL)
     setter = _SET.get(key)
     if setter is None:
-        fail(errno.ENOPROTOOPT, "Protocol not available")
+        fail(errno.ENOPROTOOPT)
     setter(sk, number)
 
 
@@ -88,10 +91,13 @@ def getsockopt(sk: Sock, level: int, name: int, buflen: int = 0) -> int | bytes:
     A structure asked for without `buflen` gives its first int. Raises OSError ENOPROTOOPT, EINVAL, ENOTCONN."""
     key = (level, name)
     if key == (IPPROTO_TCP, sockopt_tcp.TCP_SAVED_SYN):
-        return sockopt_tcp.saved_syn(sk, buflen)
+        saved = sockopt_tcp.saved_syn(sk, buflen or INT.size)
+        return saved if buflen else int.from_bytes(saved, "little")
+    if key in _LEAST:
+        check((buflen or INT.size) >= _LEAST[key](sk))
     getter = _GET.get(key)
     if getter is None:
-        fail(errno.ENOPROTOOPT, "Protocol not available")
+        fail(errno.ENOPROTOOPT)
     value = getter(sk)
     if not buflen:
         if isinstance(value, int):
@@ -116,31 +122,44 @@ SO_SNDBUF = 7
 SO_RCVBUF = 8
 SO_KEEPALIVE = 9
 SO_OOBINLINE = 10
+SO_NO_CHECK = 11
 SO_PRIORITY = 12
 SO_LINGER = 13
+SO_BSDCOMPAT = 14
 SO_REUSEPORT = 15
+SO_PASSCRED = 16
+SO_PEERCRED = 17
 SO_RCVLOWAT = 18
 SO_SNDLOWAT = 19
 SO_RCVTIMEO = 20
 SO_SNDTIMEO = 21
+SO_BINDTODEVICE = 25
 SO_ACCEPTCONN = 30
 SO_SNDBUFFORCE = 32
 SO_RCVBUFFORCE = 33
+SO_PASSSEC = 34
 SO_MARK = 36
 SO_PROTOCOL = 38
 SO_DOMAIN = 39
 SO_RXQ_OVFL = 40
+SO_WIFI_STATUS = 41
 SO_PEEK_OFF = 42
 SO_NOFCS = 43
 SO_LOCK_FILTER = 44
 SO_SELECT_ERR_QUEUE = 45
 SO_BUSY_POLL = 46
 SO_MAX_PACING_RATE = 47
+SO_BPF_EXTENSIONS = 48
 SO_INCOMING_CPU = 49
 SO_CNX_ADVICE = 53
 SO_MEMINFO = 55
+SO_INCOMING_NAPI_ID = 56
 SO_COOKIE = 57
+SO_BINDTOIFINDEX = 62
+SO_RCVTIMEO_NEW = 66
+SO_SNDTIMEO_NEW = 67
 SO_PREFER_BUSY_POLL = 69
+SO_BUF_LOCK = 72
 SO_RESERVE_MEM = 73
 SO_TXREHASH = 74
 SO_RCVMARK = 75
@@ -148,9 +167,12 @@ SO_RCVPRIORITY = 82
 
 AF_INET = 2
 AF_INET6 = 10
+IFNAMSIZ = 16
 SOCK_STREAM = 1
 SOCK_MIN_SNDBUF = 4608
 SOCK_MIN_RCVBUF = 2304
+BPF_EXTENSIONS = 64  # how many ancillary loads classic BPF has
+SNDBUF_LOCK, RCVBUF_LOCK = 1, 2
 FOREVER = -1  # SO_RCVTIMEO, SO_SNDTIMEO: no limit
 
 
@@ -212,7 +234,7 @@ def _set_peek_off(sk: Sock, value: int) -> None:
 def _set_lock_filter(sk: Sock, value: int) -> None:
     key = (SOL_SOCKET, SO_LOCK_FILTER)
     if not value and kept(sk, *key):
-        fail(errno.EPERM, "Operation not permitted")
+        fail(errno.EPERM)
     keep(sk, key, int(bool(value)))
 
 
@@ -238,7 +260,7 @@ def _set_timeout(name: int) -> Callable[[Sock, bytes], None]:
         check(len(value) >= _TIMEVAL.size)
         seconds, us = _TIMEVAL.unpack_from(value)
         if not 0 <= us < 1_000_000:
-            fail(errno.EDOM, "Numerical argument out of domain")
+            fail(errno.EDOM)
         if seconds < 0:
             total = 0
         elif seconds or us:
@@ -307,13 +329,61 @@ def _set_txrehash(sk: Sock, value: int) -> None:
     keep(sk, (SOL_SOCKET, SO_TXREHASH), 1 if value else 0)
 
 
+def _set_device(sk: Sock, value: bytes) -> None:
+    """SO_BINDTODEVICE: an interface's name; none frees the socket from its device."""
+    name = value[: IFNAMSIZ - 1].partition(b"\0")[0]
+    index = sk.host.dev_index(name.decode("utf-8", "replace")) if name else 0
+    if name and not index:
+        fail(errno.ENODEV)
+    sk.host.bind_device(sk, index)
+
+
+def _get_device(sk: Sock) -> bytes:
+    if not sk.bound_dev_if:
+        return b""
+    name = sk.host.dev_name(sk.bound_dev_if)
+    if not name:
+        fail(errno.ENODEV)
+    return name.encode() + b"\0"
+
+
+def _set_ifindex(sk: Sock, value: int) -> None:
+    """SO_BINDTOIFINDEX: nobody asks whether there is such an interface."""
+    check(value >= 0)
+    sk.host.bind_device(sk, value)
+
+
+def _set_buf_lock(sk: Sock, value: int) -> None:
+    check(not value & ~(SNDBUF_LOCK | RCVBUF_LOCK))
+    sk.sndbuf_locked = bool(value & SNDBUF_LOCK)
+    sk.rcvbuf_locked = bool(value & RCVBUF_LOCK)
+
+
+def _get_buf_lock(sk: Sock) -> int:
+    return SNDBUF_LOCK * sk.sndbuf_locked | RCVBUF_LOCK * sk.rcvbuf_locked
+
+
+def _set_nothing(sk: Sock, value: int) -> None:
+    """Of another age: accepted, and of no effect."""
+
+
+def _unsupported(sk: Sock) -> NoReturn:
+    fail(errno.EOPNOTSUPP)
+
+
+def _set_unsupported(sk: Sock, value: int) -> None:
+    fail(errno.EOPNOTSUPP)
+
+
 # ---------------------------------------------------------------- tables
 
 _KEPT: dict[Key, int] = {
     (SOL_SOCKET, SO_DEBUG): 0,
     (SOL_SOCKET, SO_DONTROUTE): 0,
     (SOL_SOCKET, SO_BROADCAST): 0,
+    (SOL_SOCKET, SO_NO_CHECK): 0,
     (SOL_SOCKET, SO_RXQ_OVFL): 0,
+    (SOL_SOCKET, SO_WIFI_STATUS): 0,
     (SOL_SOCKET, SO_NOFCS): 0,
     (SOL_SOCKET, SO_LOCK_FILTER): 0,
     (SOL_SOCKET, SO_SELECT_ERR_QUEUE): 0,
@@ -349,13 +419,21 @@ _SET: dict[Key, Setter] = (
         (SOL_SOCKET, SO_CNX_ADVICE): _set_cnx_advice,
         (SOL_SOCKET, SO_RESERVE_MEM): _set_reserve_mem,
         (SOL_SOCKET, SO_TXREHASH): _set_txrehash,
+        (SOL_SOCKET, SO_BINDTOIFINDEX): _set_ifindex,
+        (SOL_SOCKET, SO_BUF_LOCK): _set_buf_lock,
+        (SOL_SOCKET, SO_BSDCOMPAT): _set_nothing,
+        (SOL_SOCKET, SO_PASSCRED): _set_unsupported,
+        (SOL_SOCKET, SO_PASSSEC): _set_unsupported,
     }
 )
 
-_SET_BYTES: dict[Key, ByteSetter] = sockopt_tcp.SET_BYTES | {
+_SET_BYTES: dict[Key, ByteSetter] = (sockopt_tcp.SET_BYTES | sockopt_ip.SET_BYTES) | {
     (SOL_SOCKET, SO_LINGER): _set_linger,
     (SOL_SOCKET, SO_RCVTIMEO): _set_timeout(SO_RCVTIMEO),
     (SOL_SOCKET, SO_SNDTIMEO): _set_timeout(SO_SNDTIMEO),
+    (SOL_SOCKET, SO_RCVTIMEO_NEW): _set_timeout(SO_RCVTIMEO),
+    (SOL_SOCKET, SO_SNDTIMEO_NEW): _set_timeout(SO_SNDTIMEO),
+    (SOL_SOCKET, SO_BINDTODEVICE): _set_device,
     (SOL_SOCKET, SO_MAX_PACING_RATE): _set_pacing,
 }
 
@@ -387,8 +465,24 @@ _GET: dict[Key, Getter] = (
         (SOL_SOCKET, SO_MEMINFO): _get_meminfo,
         (SOL_SOCKET, SO_COOKIE): _get_cookie,
         (SOL_SOCKET, SO_RESERVE_MEM): constant(0),
+        (SOL_SOCKET, SO_RCVTIMEO_NEW): _get_timeout(SO_RCVTIMEO),
+        (SOL_SOCKET, SO_SNDTIMEO_NEW): _get_timeout(SO_SNDTIMEO),
+        (SOL_SOCKET, SO_BINDTODEVICE): _get_device,
+        (SOL_SOCKET, SO_BINDTOIFINDEX): field("bound_dev_if"),
+        (SOL_SOCKET, SO_BUF_LOCK): _get_buf_lock,
+        (SOL_SOCKET, SO_BSDCOMPAT): constant(0),
+        (SOL_SOCKET, SO_BPF_EXTENSIONS): constant(BPF_EXTENSIONS),
+        (SOL_SOCKET, SO_INCOMING_NAPI_ID): constant(0),
+        (SOL_SOCKET, SO_PEERCRED): lambda sk: _NOBODY,
+        (SOL_SOCKET, SO_PASSCRED): _unsupported,
+        (SOL_SOCKET, SO_PASSSEC): _unsupported,
     }
 )
+# the least that a buffer must hold, where a shorter one is refused
+_LEAST: dict[Key, Callable[[Sock], int]] = {
+    (SOL_SOCKET, SO_COOKIE): lambda sk: _U64.size,
+    (SOL_SOCKET, SO_BINDTODEVICE): lambda sk: IFNAMSIZ if sk.bound_dev_if else 0,
+}
 
 _EXACT_LENGTH = {(IPPROTO_IP, sockopt_ip.IP_LOCAL_PORT_RANGE)}
-_LENGTH_UNCHECKED = {(IPPROTO_IPV6, sockopt_ip.IPV6_AUTOFLOWLABEL), (IPPROTO_IPV6, sockopt_ip.IPV6_DONTFRAG)}
+_LENGTH_UNCHECKED = {(IPPROTO_IPV6, name) for name in (sockopt_ip.IPV6_AUTOFLOWLABEL, sockopt_ip.IPV6_DONTFRAG, sockopt_ip.IPV6_RECVFRAGSIZE)}

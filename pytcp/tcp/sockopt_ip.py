@@ -1,6 +1,9 @@
 """Options at IPPROTO_IP and IPPROTO_IPV6 that a TCP socket has (linux-sockets §7).
 
 TOS and traffic class keep their ECN bits for TCP. Path MTU discovery modes are Linux's IP_PMTUDISC_*.
+What asks for control data of datagrams, or names multicast interfaces, is remembered where Linux remembers
+it on a stream, though it means nothing there; joining a group is refused (EPROTO), and so are IP options
+(IP_OPTIONS, ENOPROTOOPT), which this TCP does not send.
 """
 
 from __future__ import annotations
@@ -8,32 +11,99 @@ from __future__ import annotations
 import errno
 
 from .sock import Sock
-from .sockopt_kinds import IPPROTO_IP, IPPROTO_IPV6, Getter, Key, Setter, check, defaults, fail, field, flag, keep, kept, kept_getter
+from .sockopt_kinds import (
+    INT,
+    IPPROTO_IP,
+    IPPROTO_IPV6,
+    ByteSetter,
+    Getter,
+    Key,
+    Setter,
+    check,
+    constant,
+    defaults,
+    fail,
+    field,
+    flag,
+    in_range,
+    keep,
+    kept,
+    kept_getter,
+    refuse,
+)
 
 IP_TOS = 1
 IP_TTL = 2
+IP_HDRINCL = 3
+IP_OPTIONS = 4
+IP_ROUTER_ALERT = 5
+IP_RECVOPTS = 6
+IP_RETOPTS = 7
+IP_PKTINFO = 8
+IP_PKTOPTIONS = 9
 IP_MTU_DISCOVER = 10
 IP_RECVERR = 11
+IP_RECVTTL = 12
 IP_RECVTOS = 13
 IP_MTU = 14
 IP_FREEBIND = 15
+IP_PASSSEC = 18
 IP_TRANSPARENT = 19
+IP_RECVORIGDSTADDR = 20
 IP_MINTTL = 21
+IP_NODEFRAG = 22
+IP_CHECKSUM = 23
 IP_BIND_ADDRESS_NO_PORT = 24
+IP_RECVFRAGSIZE = 25
+IP_RECVERR_RFC4884 = 26
+IP_MULTICAST_IF = 32
+IP_MULTICAST_TTL = 33
+IP_MULTICAST_LOOP = 34
+IP_ADD_MEMBERSHIP = 35
+IP_DROP_MEMBERSHIP = 36
+IP_MULTICAST_ALL = 49
+IP_UNICAST_IF = 50
 IP_LOCAL_PORT_RANGE = 51
+IP_PROTOCOL = 52
 
+IPV6_2292PKTINFO = 2
+IPV6_2292HOPOPTS = 3
+IPV6_2292DSTOPTS = 4
+IPV6_2292RTHDR = 5
+IPV6_2292HOPLIMIT = 8
+IPV6_FLOWINFO = 11
 IPV6_UNICAST_HOPS = 16
+IPV6_MULTICAST_IF = 17
+IPV6_MULTICAST_HOPS = 18
+IPV6_MULTICAST_LOOP = 19
+IPV6_JOIN_GROUP = 20
+IPV6_LEAVE_GROUP = 21
+IPV6_ROUTER_ALERT = 22
 IPV6_MTU_DISCOVER = 23
 IPV6_MTU = 24
 IPV6_RECVERR = 25
 IPV6_V6ONLY = 26
+IPV6_MULTICAST_ALL = 29
+IPV6_ROUTER_ALERT_ISOLATE = 30
+IPV6_RECVERR_RFC4884 = 31
 IPV6_FLOWINFO_SEND = 33
+IPV6_RECVPKTINFO = 49
+IPV6_RECVHOPLIMIT = 51
+IPV6_RECVHOPOPTS = 53
+IPV6_RECVRTHDR = 56
+IPV6_RECVDSTOPTS = 58
+IPV6_RECVPATHMTU = 60
 IPV6_DONTFRAG = 62
 IPV6_RECVTCLASS = 66
 IPV6_TCLASS = 67
 IPV6_AUTOFLOWLABEL = 70
 IPV6_ADDR_PREFERENCES = 72
 IPV6_MINHOPCOUNT = 73
+IPV6_RECVORIGDSTADDR = 74
+IPV6_TRANSPARENT = 75
+IPV6_UNICAST_IF = 76
+IPV6_RECVFRAGSIZE = 77
+IPV6_FREEBIND = 78
 
 DEFAULT_TTL = 64
 PMTUDISC_OMIT = 5
@@ -82,7 +152,7 @@ def _set_recverr(sk: Sock, value: int) -> None:
 
 def _get_mtu(sk: Sock) -> int:
     if sk.dst is None:
-        fail(errno.ENOTCONN, "Transport endpoint is not connected")
+        fail(errno.ENOTCONN)
     return int(sk.dst.mtu)
 
 
@@ -102,12 +172,16 @@ def _set_port_range(sk: Sock, value: int) -> None:
     keep(sk, (IPPROTO_IP, IP_LOCAL_PORT_RANGE), value)
 
 
-def local_port_range(sk: Sock) -> tuple[int, int]:
-    """First and last port connect() and bind(0) may choose for `sk`: the sysctl's range, narrowed by the option."""
-    low, high = sk.sysctl.ip_local_port_range
-    value = kept(sk, IPPROTO_IP, IP_LOCAL_PORT_RANGE)
+def narrowed(span: tuple[int, int], value: int) -> tuple[int, int]:
+    """The first and last port of the sysctl's range, where IP_LOCAL_PORT_RANGE narrows it."""
+    low, high = span
     own_low, own_high = value & 0xFFFF, value >> 16 & 0xFFFF
     return own_low if low <= own_low <= high else low, own_high if low <= own_high <= high else high
+
+
+def local_port_range(sk: Sock) -> tuple[int, int]:
+    """First and last port connect() and bind(0) may choose for `sk`."""
+    return narrowed(sk.sysctl.ip_local_port_range, kept(sk, IPPROTO_IP, IP_LOCAL_PORT_RANGE))
 
 
 def _set_v6only(sk: Sock, value: int) -> None:
@@ -124,6 +198,26 @@ def _set_addr_preferences(sk: Sock, value: int) -> None:
     keep(sk, (IPPROTO_IPV6, IPV6_ADDR_PREFERENCES), (pubtmp or PREFER_SRC_PUBTMP_DEFAULT) | (home or PREFER_SRC_HOME))
 
 
+def _set_options(sk: Sock, value: bytes) -> None:
+    """IP_OPTIONS: none, or such as only fill up."""
+    if value.strip(b"\0\1"):
+        fail(errno.ENOPROTOOPT, "TCP sends no IP options here")
+
+
+def _set_unicast_if(key: Key) -> ByteSetter:
+    """An interface by its index in network order, 0 = none; remembered, and of no consequence for TCP."""
+
+    def setter(sk: Sock, value: bytes) -> None:
+        check(len(value) >= 4)
+        index = int.from_bytes(value[:4], "big")
+        if index and not sk.host.dev_name(index):
+            fail(errno.EADDRNOTAVAIL)
+        check(not sk.bound_dev_if or not index or index == sk.bound_dev_if)
+        keep(sk, key, INT.unpack_from(value)[0])
+
+    return setter
+
+
 # ---------------------------------------------------------------- tables
 
 _KEPT: dict[Key, int] = {
@@ -137,6 +231,17 @@ _KEPT: dict[Key, int] = {
     (IPPROTO_IPV6, IPV6_FLOWINFO_SEND): 0,
     (IPPROTO_IPV6, IPV6_DONTFRAG): 0,
     (IPPROTO_IPV6, IPV6_ADDR_PREFERENCES): PREFER_SRC_PUBTMP_DEFAULT | PREFER_SRC_HOME,
+    # of datagrams: nothing comes of them on a stream
+    **{(IPPROTO_IP, name): 0 for name in (IP_RECVOPTS, IP_RETOPTS, IP_PKTINFO, IP_RECVTTL, IP_PASSSEC, IP_RECVORIGDSTADDR, IP_CHECKSUM)},
+    (IPPROTO_IP, IP_RECVERR_RFC4884): 0,
+    (IPPROTO_IP, IP_MULTICAST_LOOP): 1,
+    (IPPROTO_IP, IP_MULTICAST_ALL): 1,
+    (IPPROTO_IP, IP_UNICAST_IF): 0,
+    **{(IPPROTO_IPV6, name): 0 for name in (IPV6_2292PKTINFO, IPV6_2292HOPOPTS, IPV6_2292DSTOPTS, IPV6_2292RTHDR, IPV6_2292HOPLIMIT, IPV6_FLOWINFO)},
+    **{(IPPROTO_IPV6, name): 0 for name in (IPV6_RECVPKTINFO, IPV6_RECVHOPLIMIT, IPV6_RECVHOPOPTS, IPV6_RECVRTHDR, IPV6_RECVDSTOPTS, IPV6_RECVPATHMTU)},
+    **{(IPPROTO_IPV6, name): 0 for name in (IPV6_ROUTER_ALERT_ISOLATE, IPV6_RECVERR_RFC4884, IPV6_RECVORIGDSTADDR, IPV6_UNICAST_IF, IPV6_RECVFRAGSIZE)},
+    (IPPROTO_IPV6, IPV6_MULTICAST_LOOP): 1,
+    (IPPROTO_IPV6, IPV6_MULTICAST_ALL): 1,
 }
 defaults |= _KEPT
 
@@ -155,7 +260,25 @@ SET: dict[Key, Setter] = {key: flag(key) for key in _KEPT} | {
     (IPPROTO_IPV6, IPV6_TCLASS): _set_tclass,
     (IPPROTO_IPV6, IPV6_MINHOPCOUNT): _set_min_ttl,
     (IPPROTO_IPV6, IPV6_ADDR_PREFERENCES): _set_addr_preferences,
+    (IPPROTO_IP, IP_RECVERR_RFC4884): in_range((IPPROTO_IP, IP_RECVERR_RFC4884), 0, 1),
+    (IPPROTO_IP, IP_MULTICAST_ALL): in_range((IPPROTO_IP, IP_MULTICAST_ALL), 0, 1),
+    (IPPROTO_IPV6, IPV6_RECVERR_RFC4884): in_range((IPPROTO_IPV6, IPV6_RECVERR_RFC4884), 0, 1),
+    (IPPROTO_IPV6, IPV6_MULTICAST_LOOP): in_range((IPPROTO_IPV6, IPV6_MULTICAST_LOOP), 0, 1),
+    (IPPROTO_IPV6, IPV6_TRANSPARENT): flag((IPPROTO_IP, IP_TRANSPARENT)),
+    (IPPROTO_IPV6, IPV6_FREEBIND): flag((IPPROTO_IP, IP_FREEBIND)),
 }
+
+SET_BYTES: dict[Key, ByteSetter] = {
+    (IPPROTO_IP, IP_OPTIONS): _set_options,
+    (IPPROTO_IP, IP_UNICAST_IF): _set_unicast_if((IPPROTO_IP, IP_UNICAST_IF)),
+    (IPPROTO_IPV6, IPV6_UNICAST_IF): _set_unicast_if((IPPROTO_IPV6, IPV6_UNICAST_IF)),
+    (IPPROTO_IPV6, IPV6_ROUTER_ALERT): refuse(errno.ENOPROTOOPT, 4),
+    **{(IPPROTO_IPV6, name): refuse(errno.EPROTO, 20) for name in (IPV6_JOIN_GROUP, IPV6_LEAVE_GROUP)},
+    **{(IPPROTO_IP, name): refuse(errno.EINVAL) for name in (IP_ROUTER_ALERT, IP_RECVFRAGSIZE, IP_MULTICAST_IF, IP_MULTICAST_TTL)},
+    **{(IPPROTO_IP, name): refuse(errno.EPROTO) for name in (IP_ADD_MEMBERSHIP, IP_DROP_MEMBERSHIP)},
+}
+# flags of IPPROTO_IP for which no byte at all is EINVAL, not 0
+NOT_EMPTY = {(IPPROTO_IP, name) for name in (IP_FREEBIND, IP_TRANSPARENT, IP_MINTTL, IP_MULTICAST_LOOP, IP_MULTICAST_ALL)}
 
 GET: dict[Key, Getter] = {key: kept_getter(key) for key in _KEPT} | {
     (IPPROTO_IP, IP_TOS): field("tos"),
@@ -171,4 +294,14 @@ GET: dict[Key, Getter] = {key: kept_getter(key) for key in _KEPT} | {
     (IPPROTO_IPV6, IPV6_RECVERR): field("recverr"),
     (IPPROTO_IPV6, IPV6_TCLASS): field("tos"),
     (IPPROTO_IPV6, IPV6_MINHOPCOUNT): field("min_ttl"),
+    (IPPROTO_IPV6, IPV6_TRANSPARENT): kept_getter((IPPROTO_IP, IP_TRANSPARENT)),
+    (IPPROTO_IPV6, IPV6_FREEBIND): kept_getter((IPPROTO_IP, IP_FREEBIND)),
+    # what cannot be changed on a stream
+    (IPPROTO_IP, IP_OPTIONS): lambda sk: b"",
+    (IPPROTO_IP, IP_PKTOPTIONS): lambda sk: b"",
+    (IPPROTO_IP, IP_PROTOCOL): field("sport"),  # as the kernel does: it reads the field that raw sockets keep their protocol in
+    (IPPROTO_IP, IP_MULTICAST_TTL): constant(1),
+    (IPPROTO_IPV6, IPV6_MULTICAST_HOPS): constant(1),
+    **{(IPPROTO_IP, name): constant(0) for name in (IP_HDRINCL, IP_ROUTER_ALERT, IP_NODEFRAG, IP_RECVFRAGSIZE, IP_MULTICAST_IF)},
+    **{(IPPROTO_IPV6, name): constant(0) for name in (IPV6_MULTICAST_IF, IPV6_ROUTER_ALERT)},
 }

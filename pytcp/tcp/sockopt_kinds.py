@@ -34,15 +34,29 @@ Getter = Callable[[Sock], int | bytes]
 defaults: dict[Key, int] = {}
 
 
-def fail(code: int, text: str = "") -> NoReturn:
-    """Raise OSError with errno `code`."""
-    raise OSError(code, text or errno.errorcode[code])
+_TEXTS = {  # of strerror(3), which the engine has no operating system to ask for
+    errno.EPERM: "Operation not permitted",
+    errno.EINVAL: "Invalid argument",
+    errno.EDOM: "Numerical argument out of domain",
+    errno.EPROTO: "Protocol error",
+    errno.ENOPROTOOPT: "Protocol not available",
+    errno.EOPNOTSUPP: "Operation not supported",
+    errno.EADDRNOTAVAIL: "Cannot assign requested address",
+    errno.ENODEV: "No such device",
+    errno.ENOENT: "No such file or directory",
+    errno.ENOTCONN: "Transport endpoint is not connected",
+}
+
+
+def fail(code: int, detail: str = "") -> NoReturn:
+    """Raise OSError with errno `code` and its usual text, and `detail` behind it."""
+    raise OSError(code, f"{_TEXTS[code]}: {detail}" if detail else _TEXTS[code])
 
 
 def check(ok: bool) -> None:
     """EINVAL unless `ok`."""
     if not ok:
-        fail(errno.EINVAL, "Invalid argument")
+        fail(errno.EINVAL)
 
 
 def kept(sk: Sock, level: int, name: int) -> int:
@@ -98,6 +112,16 @@ def flag(key: Key) -> Setter:
 
     def setter(sk: Sock, value: int) -> None:
         keep(sk, key, int(bool(value)))
+
+    return setter
+
+
+def refuse(code: int, size: int = 0) -> ByteSetter:
+    """Fails with `code`, and before that with EINVAL for fewer than `size` bytes."""
+
+    def setter(sk: Sock, value: bytes) -> None:
+        check(len(value) >= size)
+        fail(code)
 
     return setter
 

@@ -186,20 +186,20 @@ def _set_repair(sk: Sock, value: int) -> None:
         check(-1 <= value <= 1)
         if value <= 0:
             return
-    fail(errno.EPERM, "Operation not permitted")
+    fail(errno.EPERM)
 
 
 def _set_only_in_repair(sk: Sock, value: int) -> None:
-    fail(errno.EPERM, "Operation not permitted")
+    fail(errno.EPERM)
 
 
 def _set_queue_seq(sk: Sock, value: int) -> None:
     check(sk.state != CLOSE)
-    fail(errno.EPERM, "Operation not permitted")
+    fail(errno.EPERM)
 
 
 def _refuse(sk: Sock) -> int:
-    fail(errno.EINVAL, "Invalid argument")
+    fail(errno.EINVAL)
 
 
 def _set_notsent_lowat(sk: Sock, value: int) -> None:
@@ -255,7 +255,7 @@ def saved_syn(sk: Sock, buflen: int) -> bytes:
     if saved is None:
         return b""
     if buflen < len(saved):
-        fail(errno.EINVAL, "Invalid argument")
+        fail(errno.EINVAL)
     sk.saved_syn = None
     return saved
 

@@ -59,6 +59,7 @@ class TimeWait:
 
     __slots__ = (
         "armed",
+        "bound_dev_if",
         "daddr",
         "deadline",
         "demux_key",
@@ -101,6 +102,7 @@ class TimeWait:
         self.reuseaddr = sk.reuseaddr
         self.reuseport = sk.reuseport
         self.v6only = sk.v6only
+        self.bound_dev_if = sk.bound_dev_if
         self.demux_key: Any = sk.demux_key
         self.hashed = False
         self.substate = substate
@@ -241,12 +243,12 @@ class TimeWait:
         window = self.rcv_wnd >> self.rcv_wscale & 0xFFFF
         reset.reply(
             self.host, self.family, self.saddr, self.daddr, self.sport, self.dport, self.snd_nxt, self.rcv_nxt, ACK, window, opts,
-            tos=self.tos, mark=self.mark, flowlabel=self.flowlabel,
+            tos=self.tos, mark=self.mark, flowlabel=self.flowlabel, dev_if=self.bound_dev_if,
         )  # fmt: skip
 
     def _reset(self, seg: Segment) -> None:
         """The peer still believes in a connection we cannot go on with."""
-        reset.answer(self.host, seg, self.mark)
+        reset.answer(self.host, seg, self.mark, self.bound_dev_if)
         self.kill()
 
 

@@ -68,7 +68,7 @@ class Host(FakeHost):
     def unhash(self, sk: Any) -> None:
         sk.hashed = False
 
-    def is_local(self, addr: bytes) -> bool:
+    def is_local(self, addr: bytes, dev_if: int = 0) -> bool:
         return addr == SERVER
 
     def take(self) -> list[Sent]:

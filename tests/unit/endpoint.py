@@ -120,7 +120,7 @@ class World(FakeHost):
             self.in_ring.append((sk, skb, truesize))
         return 0
 
-    def reply(self, family: int, src: bytes, dst: bytes, th: bytes, payload: bytes, tos: int, ttl: int, mark: Any, flowlabel: int = 0) -> None:
+    def reply(self, family: int, src: bytes, dst: bytes, th: bytes, payload: bytes, tos: int, ttl: int, mark: Any, flowlabel: int = 0, dev_if: int = 0) -> None:
         self._record(src, dst, th, payload, tos, ttl, 0)
 
     def _record(self, src: bytes, dst: bytes, th: bytes, payload: bytes, tos: int, ttl: int, gso_size: int) -> None:
@@ -144,7 +144,7 @@ class World(FakeHost):
             sk.saddr = LOCAL if sk.family == 4 else LOCAL6
         sk.pseudo_base = pseudo(sk.saddr, sk.daddr, 6, 0)
 
-    def is_local(self, addr: bytes) -> bool:
+    def is_local(self, addr: bytes, dev_if: int = 0) -> bool:
         return addr in (LOCAL, LOCAL6)
 
     def bind_port(self, sk: Sock, port: int) -> int:

@@ -80,6 +80,7 @@ class FakeHost:
         self.refuse = 0
         self.kicks = 0
         self._random = 0x12345678
+        self.iif = 2
 
     @property
     def now_ns(self) -> int:
@@ -123,7 +124,7 @@ class FakeHost:
         for sk, skb, truesize in ring:
             tsq.wfree(sk, skb, truesize)
 
-    def reply(self, family: int, src: bytes, dst: bytes, th: bytes, payload: bytes, tos: int, ttl: int, mark: Any, flowlabel: int = 0) -> None:
+    def reply(self, family: int, src: bytes, dst: bytes, th: bytes, payload: bytes, tos: int, ttl: int, mark: Any, flowlabel: int = 0, dev_if: int = 0) -> None:
         self.replies.append((th, payload))
 
     def arm(self, sk: Any, when_ns: int) -> None:
@@ -150,11 +151,20 @@ class FakeHost:
     def listener(self, family: int, addr: bytes, port: int) -> Sock | None:
         return None
 
-    def is_local(self, addr: bytes) -> bool:
+    def is_local(self, addr: bytes, dev_if: int = 0) -> bool:
         return True
 
     def new_sock(self, family: int) -> Sock:
         return Sock(self, family)
+
+    def dev_index(self, name: str) -> int:
+        return {"lo": 1, "eth0": 2}.get(name, 0)
+
+    def dev_name(self, index: int) -> str:
+        return {1: "lo", 2: "eth0"}.get(index, "")
+
+    def bind_device(self, sk: Sock, index: int) -> None:
+        sk.bound_dev_if = index
 
     def rehash(self, sk: Sock) -> None:
         pass

@@ -87,7 +87,7 @@ class Host(FakeHost):
     def listener(self, family: int, addr: bytes, port: int) -> Sock | None:
         return None
 
-    def reply(self, family: int, src: bytes, dst: bytes, th: bytes, payload: bytes, tos: int, ttl: int, mark: Any, flowlabel: int = 0) -> None:
+    def reply(self, family: int, src: bytes, dst: bytes, th: bytes, payload: bytes, tos: int, ttl: int, mark: Any, flowlabel: int = 0, dev_if: int = 0) -> None:
         seq, ack, bits, window = unpack_from("!IIHH", th, 4)
         flags = flag_text(bits & 0xFF)
         # a reset without ACK in its cause has no sequence number of ours

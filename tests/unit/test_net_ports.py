@@ -24,6 +24,7 @@ class Holder:
     reuseaddr: bool = False
     reuseport: bool = False
     v6only: bool = False
+    bound_dev_if: int = 0
     state: int = CLOSE
 
 
@@ -43,6 +44,8 @@ def _second_may(first: Holder, second: Holder) -> bool:
     [
         (Holder(), Holder(), False),
         (Holder(A), Holder(B), True),
+        (Holder(bound_dev_if=2), Holder(bound_dev_if=3), True),
+        (Holder(bound_dev_if=2), Holder(), False),
         (Holder(A), Holder(), False),
         (Holder(), Holder(A), False),
         (Holder(reuseaddr=True), Holder(), False),

@@ -1,0 +1,102 @@
+"""Every option number of a TCP socket, known or not: what the kernel answers, through the socket that programs hold."""
+
+from __future__ import annotations
+
+import errno
+import socket as stdlib
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytcp.link.pipe import pipe_pair
+from pytcp.sockets.open import open_stack, run_virtual
+from pytcp.sockets.socket import Socket
+
+from .streams import runtime
+
+MEASURED = Path(__file__).parents[1] / "data" / "socket_option_numbers.txt"
+VALUES = (-1, 0, 1, 2, 255, 256)
+FAMILIES = {"tcp4": int(stdlib.AF_INET), "tcp6": int(stdlib.AF_INET6)}
+
+# what is not the same, and why
+DIFFERENT: dict[int, dict[str, set[int]]] = {
+    0: {
+        "no IP options are sent": {4},
+        "IPsec policies, netfilter and multicast sources: groups are of no use to a stream": {16, 17, *range(37, 49), 80, 83, *range(96, 100)},
+    },
+    1: {
+        "of other features: time stamps, zero-copy, transmit times": {29, 35, 37, 60, 61, 63, 64, 65},
+        "filters, Unix sockets and namespaces of the kernel": {59, 68, 70, 71, 76, 77, 80, 83},
+        "the address of the peer": {28},
+        "the cookie is random": {57},
+    },
+    6: {
+        "of other features: MD5, Fast Open, TLS, AO, zero-copy": {14, 22, 23, *range(29, 36), 43},
+        "repairing a connection": {19},
+        "what that kernel has chosen: BBR, its clock, its buffer": {11, 13, 24, 26},
+    },
+    41: {
+        "extension headers, IPsec, multicast sources: of no use to a stream": {1, 6, 27, 28, 32, 34, 35, *range(42, 49), 50, 54, 55, 57, 59, 61, 68, 69, 80},
+    },
+}
+APART = {(level, number) for level, reasons in DIFFERENT.items() for numbers in reasons.values() for number in numbers}
+APART_ON_IPV6 = {(0, 49)}  # IP_MULTICAST_ALL starts as 0 there
+
+
+def table() -> dict[tuple[str, int], dict[int | str, str]]:
+    rows: dict[tuple[str, int], dict[int | str, str]] = defaultdict(dict)
+    for line in MEASURED.read_text().splitlines():
+        if not line.startswith("#"):
+            name, level, number, answer = line.split(maxsplit=3)
+            rows[name, int(level)][number if number == "*" else int(number)] = answer
+    return rows
+
+
+def tried(call: Callable[[], int | bytes | None]) -> str:
+    try:
+        result = call()
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    if isinstance(result, bytes):
+        return result.hex() or "-"
+    return "ok" if result is None else str(result)
+
+
+def answer(make: Callable[[], Socket], level: int, number: int) -> str:
+    """What one option of fresh sockets does, in the table's words."""
+
+    def sets(value: int | bytes) -> tuple[str, Socket]:
+        sock = make()
+        return tried(lambda: sock.setsockopt(level, number, value)), sock
+
+    got, whole = (tried(lambda size=size: make().getsockopt(level, number, size)) for size in (0, 64))
+    pairs = [f"{result}>{tried(lambda sock=sock: sock.getsockopt(level, number))}" for result, sock in map(sets, VALUES)]
+    both = pairs[0] if len(set(pairs)) == 1 else "|".join(pairs)
+    return f"{got} {whole} {both} {sets(b'')[0]} {sets(bytes([1]))[0]}"
+
+
+@pytest.mark.parametrize("level", [0, 1, 6, 17, 41])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_option_number_of_a_stream_is_answered_as_the_kernel_answers_it(name: str, level: int) -> None:
+    rows = table()[name, level]
+    apart = {number for at, number in APART | (APART_ON_IPV6 if name == "tcp6" else set()) if at == level}
+    if name == "tcp4" and level == 41:
+        apart = set()  # one answer for all
+    filters = {26, 27, 49, 50, 51, 52} if level == 1 else set(range(64, 68)) if level in (0, 41) else set()
+
+    async def main() -> None:
+        link, _ = pipe_pair(runtime().heap)
+        async with open_stack(link=link) as stack:
+            wrong = []
+            for number in [*range(100), *range(101, 105)]:
+                if number in apart or number in filters:
+                    continue
+                expected = rows.get(number, rows["*"])
+                found = answer(lambda: stack.socket(FAMILIES[name]), level, number)
+                if found != expected:
+                    wrong.append(f"{number}: {found}, not {expected}")
+            assert not wrong, "\n".join(wrong)
+
+    run_virtual(main)
