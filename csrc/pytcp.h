@@ -1,6 +1,7 @@
 /* What the C helpers offer to Python. cffi reads everything below the marker line as it stands, so
- * keep it to plain declarations. Loops over bytes only: every decision about TCP is made in Python,
- * and every function here has a Python twin that gives the same answer.
+ * keep it to plain declarations. Every decision about TCP is made in Python. The loops over bytes have
+ * Python twins that give the same answers; threads beside Python (pytcp_txq_*, pytcp_litmus) have none
+ * and are optional.
  */
 #ifndef PYTCP_H
 #define PYTCP_H
@@ -11,7 +12,7 @@
 /* cffi: from here */
 
 /* Raised with every change of this file; pytcp.native.ABI must be the same. */
-static const int PYTCP_ABI = 2;
+static const int PYTCP_ABI = 3;
 
 /* Ones' complement sum (RFC 1071) of n bytes taken as big-endian 16-bit words, an odd last byte
  * padded with zero, plus start; folded to 16 bits, not complemented. */
@@ -69,6 +70,59 @@ long pytcp_read_batch(int fd, void *base, size_t stride, size_t hdr, uint32_t ma
  * each behind hdr zero bytes (at most 12). Returns the number written, fewer when the device is
  * full, or -errno when the first write failed. */
 long pytcp_write_frames(int fd, const void *base, size_t stride, uint32_t count, size_t last, uint32_t first, size_t hdr);
+
+/* A thread that writes frames to a device (txthread.c). One thread puts, publishes, throttles and reaps. */
+struct pytcp_txq;
+
+static const uint32_t PYTCP_TX_NOBODY = 0xffffffff; /* sock of a frame that nobody is charged for */
+#define PYTCP_TX_PARTS 31 /* buffers of one frame at most */
+
+struct pytcp_txstats {
+	uint64_t written, bytes; /* frames, and what they hold without virtio-net headers */
+	uint64_t carrier_errors; /* lost: the interface was down or gone */
+	uint64_t errors;	 /* lost: refused by the kernel */
+	uint64_t stalls;	 /* times the device was full */
+	uint64_t signals;	 /* completions somebody waited for */
+};
+
+/* Start a thread for a ring of `entries` (a power of two) and `socks` sockets; fd is duplicated. NULL: *error is the errno. */
+struct pytcp_txq *pytcp_txq_open(int fd, uint32_t entries, uint32_t socks, int *error);
+
+/* End the thread, whatever is still in the ring, and free everything. */
+void pytcp_txq_close(struct pytcp_txq *q);
+
+/* Readable after a completion that found THROTTLED. */
+int pytcp_txq_eventfd(struct pytcp_txq *q);
+
+/* Queue a frame: hdr (at most 12 bytes, copied), then the parts, which must stay where they are until the frame is reaped. sock is charged
+ * truesize until completion; quiet: that does not look at THROTTLED. 0, -ENOSPC (full) or -EINVAL. */
+int pytcp_txq_put(struct pytcp_txq *q, uint32_t sock, uint32_t truesize, int quiet, const void *hdr, size_t hdr_len,
+		  const struct pytcp_part *parts, size_t nparts);
+
+/* Let the thread have what was put. */
+void pytcp_txq_publish(struct pytcp_txq *q);
+
+/* Number of frames completed since the last call, at most max, in the order they were put; called[i]: the completion found THROTTLED and took it down. */
+uint32_t pytcp_txq_reap(struct pytcp_txq *q, uint8_t *called, uint32_t max);
+
+/* Set THROTTLED of a socket, fence if told to, and read its charge again: one step (throttle.h). */
+int64_t pytcp_txq_throttle(struct pytcp_txq *q, uint32_t sock, int fence);
+int pytcp_txq_throttled(struct pytcp_txq *q, uint32_t sock);
+void pytcp_txq_unthrottle(struct pytcp_txq *q, uint32_t sock);
+
+void pytcp_txq_stats(struct pytcp_txq *q, struct pytcp_txstats *out);
+
+/* How the two sides of pytcp_litmus act. */
+static const int PYTCP_P0_STORE = 0;  /* the ring's, without the fence */
+static const int PYTCP_P0_FENCE = 1;  /* the ring's */
+static const int PYTCP_P0_LOCKED = 2; /* set_bit: a locked read-modify-write */
+static const int PYTCP_P1_LOCKED = 0; /* the ring's: decrement by a locked read-modify-write */
+static const int PYTCP_P1_STORE = 1;  /* a release store of the result */
+
+/* Let two threads on two processors push and complete at the same moment, `rounds` times, each delayed by a random number of loop
+ * turns from 0 to skew (litmus.c). Returns how often the socket was left stuck (held, and nobody will call it), or -errno: -ENOTSUP
+ * where only one processor may be used. */
+int64_t pytcp_litmus(int p0, int p1, uint64_t rounds, uint32_t skew, uint32_t seed);
 
 /* cffi: to here */
 

@@ -1,9 +1,10 @@
 """Door to the C helpers: `lib` and `ffi` of `pytcp._native`, or None where they are not to be had.
 
-C holds only loops over bytes (checksums, cutting super-segments, coalescing, batches of frames);
-each has a Python twin beside its caller with identical results, so nothing but speed depends on
-`HAVE_C`. `PYTCP_NO_C=1` forces the twins, `PYTCP_REQUIRE_C=1` makes missing helpers an ImportError.
-cffi releases the interpreter lock around every call and costs 0.07–0.15 µs of its own.
+C holds loops over bytes (checksums, cutting super-segments, coalescing, batches of frames), each with a
+Python twin beside its caller and identical results, so nothing but speed depends on `HAVE_C`; and what
+only threads beside Python can do (`link.txthread`, `lab.litmus`), which is refused without.
+`PYTCP_NO_C=1` forces the twins, `PYTCP_REQUIRE_C=1` makes missing helpers an ImportError. cffi releases
+the interpreter lock around every call and costs 0.07–0.15 µs of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import warnings
 from typing import Any, Protocol
 
-ABI = 2  # PYTCP_ABI of csrc/pytcp.h: an extension left over from other sources is not used
+ABI = 3  # PYTCP_ABI of csrc/pytcp.h: an extension left over from other sources is not used
 
 
 class Lib(Protocol):
@@ -47,6 +48,37 @@ class Lib(Protocol):
     def pytcp_read_batch(self, fd: int, base: Any, stride: int, hdr: int, limit: int, rx: Any, /) -> int: ...
 
     def pytcp_write_frames(self, fd: int, base: Any, stride: int, count: int, last: int, first: int, hdr: int, /) -> int: ...
+
+    PYTCP_TX_NOBODY: int
+    PYTCP_TX_PARTS: int
+
+    def pytcp_txq_open(self, fd: int, entries: int, socks: int, error: Any, /) -> Any: ...
+
+    def pytcp_txq_close(self, q: Any, /) -> None: ...
+
+    def pytcp_txq_eventfd(self, q: Any, /) -> int: ...
+
+    def pytcp_txq_put(self, q: Any, sock: int, truesize: int, quiet: int, hdr: bytes, hdr_len: int, parts: Any, nparts: int, /) -> int: ...
+
+    def pytcp_txq_publish(self, q: Any, /) -> None: ...
+
+    def pytcp_txq_reap(self, q: Any, called: Any, limit: int, /) -> int: ...
+
+    def pytcp_txq_throttle(self, q: Any, sock: int, fence: int, /) -> int: ...
+
+    def pytcp_txq_throttled(self, q: Any, sock: int, /) -> int: ...
+
+    def pytcp_txq_unthrottle(self, q: Any, sock: int, /) -> None: ...
+
+    def pytcp_txq_stats(self, q: Any, out: Any, /) -> None: ...
+
+    PYTCP_P0_STORE: int
+    PYTCP_P0_FENCE: int
+    PYTCP_P0_LOCKED: int
+    PYTCP_P1_LOCKED: int
+    PYTCP_P1_STORE: int
+
+    def pytcp_litmus(self, p0: int, p1: int, rounds: int, skew: int, seed: int, /) -> int: ...
 
 
 lib: Lib | None

@@ -70,6 +70,7 @@ class DescriptorLink:
         self.tx_bytes = 0
         self.tx_carrier_errors = 0  # lost because the interface was down or gone
         self.tx_errors = 0  # refused by the kernel as malformed
+        self.vnet_hdr_len = vnet_hdr_len
         self._hdr_len = vnet_hdr_len
         self._hdr_pad = bytes(max(0, vnet_hdr_len - VNET_HDR_LEN))
         self._plain_hdr = bytes(vnet_hdr_len)
@@ -83,7 +84,8 @@ class DescriptorLink:
         header = self.link_header
         self._reader = FrameReader(self.fd, frame_size=frame_size, vnet_hdr_len=vnet_hdr_len, link_header=header) if gro and bare else None
         self._writer = FrameWriter(self.fd, vnet_hdr_len=vnet_hdr_len) if gso and bare else None
-        if self._writer is not None:
+        self.cuts = self._writer is not None  # super-frames are cut here, not by the device
+        if self.cuts:
             self.features = F_CSUM | F_TSO4 | F_TSO6 | F_USO
 
     def fileno(self) -> int:

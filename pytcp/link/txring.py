@@ -12,7 +12,7 @@ not asked for unless a throttled socket waits for one, since completions nobody 
 else and a pass costs microseconds), `moderated` (as a NIC under `ethtool -C tx-usecs
 tx-frames`: an interrupt comes so late, or after so many frames), `orphan` (released when the frame is
 queued, as the kernel's tun and veth drivers do: autocork and TSQ never show). `delayed.DelayedRing` gives each
-frame a completion time of its own.
+frame a completion time of its own, `txthread.ThreadRing` has a thread that writes and completes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TxRing:
 
     __slots__ = (
         "link", "heap", "on_complete", "mode", "tx_usecs", "tx_frames", "limit", "dropped", "completed",
-        "queue", "done", "_orphan", "_lazy", "_stalled", "_retry", "_interrupt", "_flushed_ns",
+        "queue", "done", "signal", "_orphan", "_lazy", "_stalled", "_retry", "_interrupt", "_flushed_ns",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +68,7 @@ class TxRing:
         self.completed = 0
         self.queue: list[TxFrame] = []  # not yet written
         self.done: list[TxFrame] = []  # taken by the device, not yet reaped
+        self.signal: Link | None = None  # what a runtime polls for completions, where they do not wait for a pass
         self._orphan = mode == "orphan"
         self._lazy = mode == "reaped"
         self._flushed_ns = 0  # when the last frame was written

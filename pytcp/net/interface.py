@@ -352,6 +352,8 @@ class Interface:
             for neigh in table.entries.values():
                 neigh.drop()
         self.stack.runtime.remove_link(self.link)
+        if self.ring.signal is not None:
+            self.stack.runtime.remove_link(self.ring.signal)
         self.ring.close()
         self.link.close()
 

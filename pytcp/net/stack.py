@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Protocol
 from pytcp.link.delayed import Delayed, DelayedRing
 from pytcp.link.pipe import PipeEnd
 from pytcp.link.txring import TxRing
+from pytcp.link.txthread import ThreadRing
+from pytcp.tcp.tsq import called, uncharge
 from pytcp.wire.addr import IP4_BROADCAST, IP6_ALL_NODES, IP6_ANY, IP6_LOOPBACK, format_ip, is_link_local, is_multicast, multicast_mac, parse_ip
 from pytcp.wire.icmp import DEST_UNREACH, HOST_UNREACH
 from pytcp.wire.icmpv6 import ADDR_UNREACH
@@ -182,7 +184,7 @@ class Stack(TcpHost):
     ) -> Interface:
         """Put a device into service, up, with addresses like "10.0.0.2/24" and "fd00::2/64".
 
-        tx_mode, tx_usecs, tx_frames: completion of the transmit ring (`link.txring`, or a `link.delayed.Delayed`). gro: coalesce
+        tx_mode, tx_usecs, tx_frames: completion of the transmit ring (`link.txring`, a `link.delayed.Delayed`, or "thread": `link.txthread`). gro: coalesce
         received segments, for a device that does not. dad: probe the given IPv6 addresses and the
         link-local one before use (RFC 4862) instead of believing them at once. ipv6: give the interface
         a link-local address. autoconf: send router solicitations.
@@ -194,7 +196,9 @@ class Stack(TcpHost):
         if wanted in taken:
             raise OSError(errno.EEXIST, f"there is an interface {wanted!r}")
         ring: TxRing
-        if isinstance(tx_mode, Delayed):
+        if tx_mode == "thread":
+            ring = self._thread_ring(link)
+        elif isinstance(tx_mode, Delayed):
             ring = DelayedRing(link, self.heap, self.completed, self.completion_missed, tx_mode)
         else:
             ring = TxRing(link, self.heap, self.completed, tx_mode, tx_usecs, tx_frames)
@@ -212,6 +216,16 @@ class Stack(TcpHost):
         if self.sysctl.arp_notify:
             arp.announce(dev)
         return dev
+
+    def _thread_ring(self, link: Link) -> ThreadRing:
+        ring = ThreadRing(link, self.heap, self.completed, uncharge, called)
+        try:
+            self.runtime.add_link(ring.completions)
+        except ValueError:
+            ring.close()
+            raise
+        self._threads.append(ring)
+        return ring
 
     def interface(self, name: str) -> Interface:
         """The interface of a name. Raises OSError ENODEV."""

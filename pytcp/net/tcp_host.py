@@ -52,6 +52,7 @@ from .truesize import bare_rx_truesize, rx_truesize
 if TYPE_CHECKING:
     from pytcp.clock.heap import Timer, TimerHeap
     from pytcp.link.frame import Buffer
+    from pytcp.link.txthread import ThreadRing
     from pytcp.tcp.skb import Skb
     from pytcp.tcp.trace import Tracer
     from pytcp.wire.icmp import Quoted
@@ -124,6 +125,7 @@ class TcpHost:
         self._armed: dict[Any, Timer] = {}
         self._wakes: dict[Sock, int] = {}
         self._owed: list[tuple[Sock, Skb | None, int]] = []  # completions of frames that were dropped
+        self._threads: list[ThreadRing] = []  # the rings that other threads complete
         self._secret = self.random.randbytes(16)
         self._reset_flow = 0  # label a RST takes over from the segment it answers
         self.iif = 0  # device index of the segment that `receive_tcp` has in hand
@@ -314,6 +316,13 @@ class TcpHost:
     def completed(self, owner: Sock, skb: Skb | None, truesize: int) -> None:
         """TX completion: a ring has handed a frame to its device."""
         wfree(owner, skb, truesize)
+
+    def throttled(self, sk: Sock) -> None:
+        """See `tcp.sock.Host.throttled`."""
+        for ring in self._threads:
+            if ring.throttle(sk, sk.sysctl.push_barrier):
+                return
+        self.kick()
 
     def completion_missed(self, owner: Sock, skb: Skb | None, truesize: int) -> bool:
         """A TX completion that calls nobody (`link.delayed`); whether somebody waited for it."""

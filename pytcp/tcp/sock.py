@@ -112,8 +112,8 @@ class Host(Protocol):
     def secret(self) -> bytes:
         """16 bytes, fixed for the life of the stack, for ISNs, timestamps and cookies."""
 
-    def kick(self) -> None:
-        """A socket waits for TX completions: reap them soon."""
+    def throttled(self, sk: Sock) -> None:
+        """THROTTLED of `sk` was set: reap completions soon, one of them must call it. What another thread has completed by now is debited."""
 
 
 class Sock:

@@ -3,9 +3,10 @@
 A socket is charged (sk_wmem_alloc, truesize) for every skb between transmit and TX completion. Over
 the limit it stops and sets THROTTLED; the completion that finds THROTTLED clears it and lets the
 socket send again. Autocork shares the flag. In Linux the completion may run on another CPU, hence the
-re-read after setting the flag; here completions are reaped by the ring's own pass, so the re-read sees
-what the first read saw and stands for the kernel's order of events. What a CPU with weak memory order
-makes of it without a fence is a variant (`wfree_missed`, `link.delayed`).
+re-read after setting the flag. Here completions are reaped by the ring's own pass, and the re-read sees
+what the first read saw, unless a thread writes the frames (`link.txthread`): then setting the flag looks
+again, debits what is completed, and the re-read sees that. What a CPU makes of it without a fence can
+also be had in virtual time (`wfree_missed`, `link.delayed`).
 Sysctls: tcp_limit_output_bytes, pytcp.tsq_cap, pytcp.push_barrier.
 """
 
@@ -68,7 +69,7 @@ def set_throttled(sk: Sock) -> None:
     """Ask for a call at the next TX completion."""
     if not sk.tsq_throttled:
         sk.tsq_throttled = True
-        sk.host.kick()
+        sk.host.throttled(sk)
 
 
 def wfree(sk: Sock, skb: Skb | None, truesize: int) -> None:
@@ -84,6 +85,20 @@ def wfree(sk: Sock, skb: Skb | None, truesize: int) -> None:
         handler(sk)
 
 
+def uncharge(sk: Sock, skb: Skb | None, truesize: int) -> None:
+    """The part of a TX completion that looks at no flag: where somebody else has (`link.txthread`)."""
+    throttled = sk.tsq_throttled
+    sk.tsq_throttled = False
+    wfree(sk, skb, truesize)
+    sk.tsq_throttled = throttled
+
+
+def called(sk: Sock) -> None:
+    """The other part: a completion has found THROTTLED."""
+    sk.tsq_throttled = False
+    handler(sk)
+
+
 def wfree_missed(sk: Sock, skb: Skb | None, truesize: int) -> bool:
     """A TX completion that read the flags before THROTTLED was visible: it calls nobody, and the flag stays.
 
@@ -92,11 +107,8 @@ def wfree_missed(sk: Sock, skb: Skb | None, truesize: int) -> bool:
     if sk.sysctl.push_barrier:
         wfree(sk, skb, truesize)
         return False
-    throttled = sk.tsq_throttled
-    sk.tsq_throttled = False
-    wfree(sk, skb, truesize)
-    sk.tsq_throttled = throttled
-    return throttled and truesize != PURE_ACK
+    uncharge(sk, skb, truesize)
+    return sk.tsq_throttled and truesize != PURE_ACK
 
 
 def handler(sk: Sock) -> None:

@@ -13,6 +13,7 @@ import trio
 import pytcp
 from pytcp.lab.testbed import Testbed
 from pytcp.link.frame import LinkDown
+from pytcp.native import HAVE_C
 from pytcp.sockets.http import FileServer, get
 from pytcp.sockets.streams import TcpStream
 
@@ -59,12 +60,16 @@ async def exchange(stream: trio.abc.HalfCloseableStream, data: bytes) -> bytes:
     return bytes(received)
 
 
-def test_megabytes_go_both_ways_between_us_and_the_kernel() -> None:
+@pytest.mark.parametrize("tx_mode", ["reaped", "thread"])
+def test_megabytes_go_both_ways_between_us_and_the_kernel(tx_mode: str) -> None:
+    if tx_mode == "thread" and not HAVE_C:
+        pytest.skip("no C helpers")
+
     data = random.Random(1).randbytes(8 << 20)
 
     async def main(testbed: Testbed) -> None:
         with trio.fail_after(60):
-            async with pytcp.open_stack(link=testbed.link, addresses=testbed.addresses) as stack, trio.open_nursery() as nursery:
+            async with pytcp.open_stack(link=testbed.link, addresses=testbed.addresses, tx_mode=tx_mode) as stack, trio.open_nursery() as nursery:
                 nursery.start_soon(trio.serve_listeners, echo, [listen_in(testbed, host, PORT) for host in (testbed.peer4, testbed.peer6)])
                 for host in (testbed.peer4, testbed.peer6):
                     async with await stack.open_tcp_stream(host, PORT) as stream:
@@ -79,11 +84,15 @@ def test_megabytes_go_both_ways_between_us_and_the_kernel() -> None:
         trio.run(main, testbed)
 
 
-def test_a_tap_that_is_deleted_gives_whoever_waits_a_clear_error() -> None:
+@pytest.mark.parametrize("tx_mode", ["reaped", "thread"])
+def test_a_tap_that_is_deleted_gives_whoever_waits_a_clear_error(tx_mode: str) -> None:
+    if tx_mode == "thread" and not HAVE_C:
+        pytest.skip("no C helpers")
+
     async def main(testbed: Testbed) -> None:
         broken: list[BaseException] = []
         with trio.fail_after(30):
-            async with pytcp.open_stack(link=testbed.link, addresses=testbed.addresses) as stack:
+            async with pytcp.open_stack(link=testbed.link, addresses=testbed.addresses, tx_mode=tx_mode) as stack:
                 [listener] = await stack.open_tcp_listeners(PORT, host=testbed.address4)
                 async with await connect_in(testbed, testbed.address4, PORT):
                     stream = await listener.accept()

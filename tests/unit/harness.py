@@ -179,7 +179,7 @@ class FakeHost:
     def secret(self) -> bytes:
         return bytes(range(16))
 
-    def kick(self) -> None:
+    def throttled(self, sk: Sock) -> None:
         self.kicks += 1
 
     def advance(self, ns: int) -> None:
