@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pytcp.cli.lab_plot import plot
+from pytcp.cli.lab_sweep import sweep
 from pytcp.lab import experiment as experiments
 from pytcp.lab.experiment import ExperimentError, Figure, Setting, Table
 from pytcp.lab.runs import DEFAULT_PROFILE, Result, run_all
@@ -49,6 +50,7 @@ def command() -> None:
 
 
 command.add_command(plot)
+command.add_command(sweep)
 
 
 @command.command("list")
