@@ -20,7 +20,7 @@ LETTERS = {
     "app": "a", "sndbuf": "s", "cork": "k", "nagle": "n", "autocork": "o", "tso_defer": "d", "tsq": "q", "cwnd": "c", "rwnd": "w", "pacing": "p",
     "host_queue": "h", "neighbour": "b",
 }  # fmt: skip
-SIGNS = {"ca_state": "◆", "rto": "✖", "tlp": "▲", "undo": "●", "ecn": "■", "hystart": "▼"}
+SIGNS = {"state": "│", "probe": "▶", "ca_state": "◆", "rto": "✖", "tlp": "▲", "undo": "●", "ecn": "■", "hystart": "▼"}
 LEFT = 9  # columns of the labels at the left
 
 

@@ -42,7 +42,16 @@ GATES: Mapping[str, str] = {
     "host_queue": "#475569",
     "neighbour": "#78716c",
 }
-MARKS: Mapping[str, str] = {"ca_state": "#f97316", "rto": "#ef4444", "tlp": "#eab308", "undo": "#10b981", "ecn": "#8b5cf6", "hystart": "#3b82f6"}
+MARKS: Mapping[str, str] = {
+    "state": "#64748b",
+    "ca_state": "#f97316",
+    "rto": "#ef4444",
+    "tlp": "#eab308",
+    "probe": "#0891b2",
+    "undo": "#10b981",
+    "ecn": "#8b5cf6",
+    "hystart": "#3b82f6",
+}
 SACK, EDGE, OTHER = "#a855f7", "#d97706", "#888888"
 
 

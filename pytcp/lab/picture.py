@@ -14,7 +14,7 @@ from .timeline import MARKS, Timeline
 
 MISSING = "pictures need matplotlib: pip install 'pytcp-stack[lab]'"
 DASHES = {"solid": "-", "dash": "--", "dot": ":"}
-MARKERS = {"ca_state": "D", "rto": "X", "tlp": "^", "undo": "o", "ecn": "s", "hystart": "v"}
+MARKERS = {"state": "|", "probe": ">", "ca_state": "D", "rto": "X", "tlp": "^", "undo": "o", "ecn": "s", "hystart": "v"}
 INK, SOFT, GRID = "#16202c", "#5b6878", "#e9edf1"
 
 
@@ -87,6 +87,9 @@ def _sequence(axis: Any, unit: int, line: Timeline) -> None:
         axis.step([t / unit for t in line.acks["t"]], line.acks["una"], where="post", color=INK, linewidth=0.8, label="ACK")
     if line.sacks["t"]:
         axis.vlines([t / unit for t in line.sacks["t"]], line.sacks["seq"], line.sacks["end"], color=palette.SACK, linewidth=0.8, alpha=0.5, label="SACK")
+    if line.lost["t"]:
+        middle = [(low + high) / 2 for low, high in zip(line.lost["seq"], line.lost["end"], strict=True)]
+        axis.scatter([t / unit for t in line.lost["t"]], middle, s=14, marker="x", linewidths=0.9, color=INK, label="lost", zorder=4)
     for why in line.sizes():
         chosen = [
             place for place, (name, rtx) in enumerate(zip(x["why"], x["rtx"], strict=True)) if (why == "retransmit" if rtx else name == why)

@@ -57,6 +57,10 @@
       `seq ${count(x.seq[i])} – ${count(x.seq[i] + x.len[i])}` + (x.flags[i] === null ? "" : ` · flags ${clean(data.words[x.flags[i]])}`),
       `<b>this size:</b> ${clean(why)}` + (data.why[why] ? ` — ${data.why[why]}` : ""),
     ];
+    if (x.cause[i] !== null) {
+      const cause = data.words[x.cause[i]];
+      lines.push(`<b>sent again because of:</b> ${clean(cause)}` + (data.causes[cause] ? ` — ${data.causes[cause]}` : ""));
+    }
     const facts = [["cwnd", x.cwnd[i]], ["in flight", x.inflight[i]], ["quota", x.quota[i]], ["max segs", x.max[i]], ["gso size", x.gso[i]]];
     lines.push(facts.filter(([, value]) => value !== null).map(([name, value]) => `${name} ${count(value)}`).join(" · "));
     const held = x.held[i];
@@ -140,6 +144,22 @@
     return {
       ...bars, type: "bar", name: "SACK", uid: `${track.name} SACK`, width: (2 * pixel) / unit, yaxis: axis, legendgroup: "SACK", showlegend: first, legend: "legend",
       opacity: 0.55, marker: { color: data.colours.sack, line: { width: 0 } }, hovertemplate: "%{hovertext}<extra></extra>", meta: { panel: "sequence", track: track.name, line: "SACK" },
+    };
+  }
+
+  function lostTrace(track, axis, view, first) {
+    const l = track.lost;
+    const [from, to] = inView(l.t, view);
+    const into = { x: [], y: [], text: [] };
+    for (let i = from; i < to; i++) {
+      const why = l.why[i] === null ? "" : data.words[l.why[i]];
+      into.x.push(l.t[i] / unit);
+      into.y.push((l.seq[i] + l.end[i]) / 2);
+      into.text.push(`<b>counted as lost</b> at ${moment(l.t[i])}<br>${count(l.seq[i])} – ${count(l.end[i])}<br>${clean(why)}` + (data.losses[why] ? ` — ${data.losses[why]}` : ""));
+    }
+    return {
+      ...into, type: "scatter", mode: "markers", name: "lost", visible: "legendonly", uid: `${track.name} lost`, yaxis: axis, legendgroup: "lost", showlegend: first, legend: "legend",
+      marker: { symbol: "x-thin", size: 6, line: { width: 1.3, color: css("--ink") } }, hovertemplate: "%{text}<extra></extra>", meta: { panel: "sequence", track: track.name, line: "lost" },
     };
   }
 
@@ -285,7 +305,8 @@
     const sequences = tracks.filter(track => track.xmit.t.length);
     const height = sequences.length > 2 ? 260 : sequences.length === 2 ? 330 : 430;
     for (const track of sequences) panels.push({ name: "sequence", title: `Time–sequence${data.tracks.length > 1 ? ": " + track.name : ""}`, height, track, label: "bytes" });
-    const gated = tracks.filter(track => track.gates.t.length);
+    // of a connection that sends nothing there is nothing that held it back
+    const gated = tracks.filter(track => track.gates.t.length && (track.xmit.t.length || !sequences.length));
     if (gated.length) panels.push({ name: "gates", title: "What held the sender back", height: 10 + 22 * gated.length, tracks: gated, legend: "legend2" });
     const marked = tracks.filter(track => track.marks.t.length);
     if (marked.length) panels.push({ name: "events", title: "Events", height: 10 + 22 * marked.length, tracks: marked, legend: "legend3" });
@@ -357,6 +378,8 @@
         if (track.acks.t.length) traces.push(acks);
         if (track.sacks.t.length) traces.push(sackTrace(track, axis, lookAt, pixel, tall, first));
         traces.push(...made);
+        if (track.lost.t.length) traces.push(lostTrace(track, axis, lookAt, !named.has("lost")));
+        if (track.lost.t.length) named.add("lost");
       } else if (panel.name === "gates" || panel.name === "events") {
         Object.assign(setting, { range: [panel.tracks.length - 0.4, -0.6], tickvals: [...panel.tracks.keys()], ticktext: panel.tracks.map(track => clean(track.short)), showgrid: false, tickfont: { size: 11 } });
         if (panel.name === "gates") {

@@ -33,7 +33,10 @@ HOW = (
 )
 FIRST = 4  # flows shown when the page opens; a click shows another
 
-SYMBOLS = {"ca_state": "diamond", "rto": "x", "tlp": "triangle-up", "undo": "circle", "ecn": "square", "hystart": "star-triangle-down"}
+SYMBOLS = {
+    "state": "line-ns-open", "ca_state": "diamond", "rto": "x", "tlp": "triangle-up", "probe": "triangle-right", "undo": "circle", "ecn": "square",
+    "hystart": "star-triangle-down",
+}  # fmt: skip
 COLOURS: Mapping[str, Mapping[str, str]] = {"why": palette.WHY, "gates": palette.GATES, "marks": palette.MARKS}
 
 Figures = Mapping[str, Mapping[str, Any]]
@@ -159,7 +162,8 @@ def _timelines(records: Mapping[str, Record]) -> list[Timeline]:
         for flow in flows:
             name = flow if len(records) == 1 else variant if len(flows) == 1 else f"{variant}: {flow}"
             found.append(timelines.timeline(record, flow, name))
-    return found
+    # who sends is what one looks at first
+    return sorted(found, key=lambda line: not line.xmit["t"])
 
 
 def page_data(title: str, records: Mapping[str, Record], lines: Sequence[Timeline]) -> dict[str, Any]:
@@ -181,6 +185,8 @@ def page_data(title: str, records: Mapping[str, Record], lines: Sequence[Timelin
         "queues": _queues(records),
         "words": list(words),
         "why": trace.WHY,
+        "causes": trace.CAUSE,
+        "losses": trace.LOST,
         "gates": timelines.GATES,
         "marks": timelines.MARKS,
         "symbols": SYMBOLS,
@@ -192,6 +198,7 @@ def _track(line: Timeline, colour: str, word: Any) -> dict[str, Any]:
     xmit = dict(line.xmit)
     xmit["why"] = [word(why) for why in xmit["why"]]
     xmit["flags"] = [word(flags) for flags in xmit["flags"]]
+    xmit["cause"] = [word(cause) for cause in xmit["cause"]]
     xmit["held"] = [[number for gate, ns in held for number in (word(gate), ns)] for held in xmit["held"]]
     series = {name: values for name, values in line.series.items() if name != "gate" and any(values)}
     series["t"] = line.series["t"]
@@ -203,6 +210,7 @@ def _track(line: Timeline, colour: str, word: Any) -> dict[str, Any]:
         "xmit": xmit,
         "acks": line.acks,
         "sacks": line.sacks,
+        "lost": {**line.lost, "why": [word(why) for why in line.lost["why"]]},
         "edge": line.edge,
         "gates": {**line.gates, "gate": [word(gate) for gate in line.gates["gate"]]},
         "marks": {"t": line.marks["t"], "kind": [word(kind) for kind in line.marks["kind"]], "text": [word(text) for text in line.marks["text"]]},

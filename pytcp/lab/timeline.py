@@ -33,9 +33,11 @@ GATES: Mapping[str, str] = {
 
 # events that are drawn as marks, with the words for them
 MARKS: Mapping[str, str] = {
+    "state": "state of the connection",
     "ca_state": "congestion state",
     "rto": "retransmission timeout",
     "tlp": "tail loss probe",
+    "probe": "window probe",
     "undo": "reduction undone",
     "ecn": "congestion experienced (ECN)",
     "hystart": "HyStart left slow start",
@@ -58,9 +60,11 @@ class Timeline:
 
     name: str
     flow: str
-    xmit: dict[str, list[Any]]  # t, seq, len, segs, gso, rtx, why, flags, cwnd, inflight, quota, max, held: [(gate, ns), ...] until the next
+    # t, seq, len, segs, gso, rtx, why, flags, cwnd, inflight, quota, max, cause (of a retransmit), held: [(gate, ns), ...] until the next
+    xmit: dict[str, list[Any]]
     acks: dict[str, list[Any]]  # t, una, rtt (us)
     sacks: dict[str, list[int]]  # t, seq, end
+    lost: dict[str, list[Any]]  # t, seq, end, why: segments given up
     edge: dict[str, list[int]]  # t, seq: how far the peer lets us send
     gates: dict[str, list[Any]]  # t, end, gate
     marks: dict[str, list[Any]]  # t, kind, text
@@ -97,6 +101,7 @@ def timeline(record: Record, flow: str, name: str = "") -> Timeline:
         xmit=_xmit(events, gates, start, end),
         acks=_acks(events, series, start),
         sacks=_sacks(events, start),
+        lost=_lost(events, start),
         edge=_edge(events, series, start),
         gates=gates,
         marks=_marks(events, start),
@@ -155,16 +160,19 @@ def _gates(events: Iterable[Row], series: Mapping[str, list[Any]], start: int, e
 
 
 def _xmit(events: list[Row], gates: Mapping[str, list[Any]], start: int, end: int) -> dict[str, list[Any]]:
-    columns = _columns("t", "seq", "len", "segs", "gso", "rtx", "why", "flags", "cwnd", "inflight", "quota", "max", "held")
+    columns = _columns("t", "seq", "len", "segs", "gso", "rtx", "why", "flags", "cwnd", "inflight", "quota", "max", "cause", "held")
     stops: list[str] = []  # the gate that the last attempt before the next super-segment ran into
     for row in events:
         if row["kind"] == "stop":
             if stops:
                 stops[-1] = row["gate"]
             continue
+        if row["kind"] == "retransmit" and columns["seq"] and columns["seq"][-1] == row["seq"]:
+            columns["cause"][-1] = row["cause"]
         if row["kind"] != "xmit":
             continue
         stops.append("")
+        columns["cause"].append(None)
         columns["t"].append(row["t_ns"] - start)
         columns["len"].append(row["end_seq"] - row["seq"])
         for name, key in (("seq", "seq"), ("segs", "segs"), ("gso", "gso_size"), ("rtx", "rtx"), ("why", "why"), ("flags", "flags")):
@@ -219,6 +227,15 @@ def _sacks(events: Iterable[Row], start: int) -> dict[str, list[int]]:
     return columns
 
 
+def _lost(events: Iterable[Row], start: int) -> dict[str, list[Any]]:
+    columns = _columns("t", "seq", "end", "why")
+    for row in events:
+        if row["kind"] == "lost":
+            for name, value in (("t", row["t_ns"] - start), ("seq", row["seq"]), ("end", row["end_seq"]), ("why", row.get("why"))):
+                columns[name].append(value)
+    return columns
+
+
 def _edge(events: Iterable[Row], series: Mapping[str, list[Any]], start: int) -> dict[str, list[int]]:
     """From acknowledgements that carry `wnd`, else from the samples; only where it moved."""
     columns = _columns("t", "seq")
@@ -248,7 +265,6 @@ def _marks(events: Iterable[Row], start: int) -> dict[str, list[Any]]:
 
 def mark_text(row: Row) -> str:
     """One line about an event."""
-    if row["kind"] == "ca_state":
-        return f"{row.get('old', '?')} → {row.get('new', '?')}"
-    extra = ", ".join(f"{name} {value}" for name, value in row.items() if name not in ("t_ns", "flow", "kind"))
-    return MARKS.get(row["kind"], row["kind"]) + (f": {extra}" if extra else "")
+    extra = ", ".join(f"{name} {value}" for name, value in row.items() if name not in ("t_ns", "flow", "kind", "old", "new"))
+    head = f"{row['old']} → {row['new']}" if "old" in row and "new" in row else MARKS.get(row["kind"], row["kind"])
+    return f"{head}: {extra}" if extra else head

@@ -129,7 +129,9 @@ def known() -> Record:
     xmit(30, 7, 3, "cwnd")
     other(40, "ca_state", old="Open", new="Recovery")
     other(40, "ack", una=0, sacks=[[7 * MSS, 10 * MSS]], wnd=40 * MSS)
-    xmit(50, 0, 1, "mss", rtx=1)
+    other(50, "lost", seq=0, end_seq=MSS, segs=1, why="rack", again=0)
+    xmit(50, 0, 1, "again", rtx=1)
+    other(50, "retransmit", seq=0, end_seq=MSS, segs=1, cause="lost")
     other(60, "ack", una=10 * MSS, sacks=[], wnd=30 * MSS)
     xmit(70, 10, 2, "queue")
     for t_ms in range(0, 100, 10):
@@ -138,11 +140,20 @@ def known() -> Record:
     return record
 
 
-@pytest.fixture
-def page(browser: Any, tmp_path: Path) -> Page:
-    path = tmp_path / "known.html"
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "known.html"
     write_html(path, [known()], {"only": {"packets": 4}}, {"only": {"packets": 5}})
-    return Page(browser, path)
+    return path
+
+
+@pytest.fixture
+def page(browser: Any, report: Path) -> Page:
+    """The report of `known`, showing everything."""
+    page = Page(browser, report) if browser.current_url != report.as_uri() else Page.__new__(Page)
+    page.browser = browser
+    browser.find_element(By.TAG_NAME, "body").send_keys("0")
+    return page
 
 
 def test_every_super_segment_is_a_bar_from_its_first_to_its_last_byte(page: Page) -> None:
@@ -163,6 +174,8 @@ def test_sack_acknowledgement_edge_gates_marks_and_series_are_drawn(page: Page) 
     assert (acks["x"], acks["y"]) == ([40, 60], [0, 10 * MSS])
     assert page.traces(panel="sequence", line="window edge")[0]["y"] == [40 * MSS]  # it did not move
     assert {trace["meta"]["gate"]: (trace["base"], trace["x"]) for trace in page.traces(panel="gates")} == {"cwnd": ([0], [10]), "pacing": ([10], [80])}
+    [lost] = page.traces(panel="sequence", line="lost")
+    assert (lost["x"], lost["y"]) == ([50], [MSS / 2])
     [mark] = page.traces(panel="events", kind="ca_state")
     assert mark["x"] == [40]
     [cwnd] = page.traces(panel="cwnd", line="cwnd")
@@ -178,10 +191,13 @@ def test_pointing_at_a_super_segment_tells_why_it_had_its_size_and_what_held_the
     assert "cwnd 20 · in flight 10 · quota 10 · max segs 7" in told
     assert "next one held back (20 ms)" in told
     assert "pacing 20 ms" in told
-    assert "retransmit" in page.point_at(50, 0.5 * MSS)
+    again = page.point_at(50, 0.5 * MSS)
+    assert "retransmit" in again
+    assert "sent again because of: lost" in again
 
 
-def test_it_asked_for_nothing_and_the_console_is_silent(page: Page) -> None:
+def test_it_asked_for_nothing_and_the_console_is_silent(browser: Any, report: Path) -> None:
+    page = Page(browser, report)
     page.script("document.getElementById('theme').click()")
     page.script("document.getElementById('theme').click()")
     addresses = page.requests()

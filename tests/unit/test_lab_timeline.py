@@ -94,6 +94,14 @@ def test_marks_say_what_happened_and_those_that_come_by_the_thousand_stay_out() 
     assert line.counts["tsq"] == 1
 
 
+def test_a_retransmit_knows_what_it_was_sent_for_and_what_was_given_up_is_kept() -> None:
+    lost = {"t_ns": 5, "kind": "lost", "seq": 1000, "end_seq": 2000, "segs": 1, "why": "rack", "again": 0}
+    again = {"t_ns": 6, "kind": "retransmit", "seq": 1000, "end_seq": 2000, "segs": 1, "cause": "lost"}
+    line = timeline(record(xmit(0, 0, 3), lost, xmit(6, 1000, 1, "again", rtx=1), again), "a")
+    assert line.xmit["cause"] == [None, "lost"]
+    assert line.lost == {"t": [5], "seq": [1000], "end": [2000], "why": ["rack"]}
+
+
 def test_flows_are_those_named_then_those_that_only_rows_name() -> None:
     made = record(xmit(0, 0))
     made.events.append({"t_ns": 1, "flow": "b", "kind": "rto"})
