@@ -111,7 +111,7 @@ class Network:
         try:
             return (await self.stack.addresses_of(host, 0))[0][1]
         except gaierror as error:
-            raise click.ClickException(f"{host}: {error.strerror}") from error
+            raise click.ClickException(str(error.strerror)) from error
 
     async def connect(self, host: str, port: int, prepare: Callable[[Socket], object] | None = None) -> TcpStream:
         """`open_tcp_stream`, waiting for a server that --peer is only starting."""
@@ -124,7 +124,7 @@ class Network:
             try:
                 return await self.stack.open_tcp_stream(host, port, prepare=prepare)
             except gaierror as error:
-                raise click.ClickException(f"{host}: {error.strerror}") from error
+                raise click.ClickException(str(error.strerror)) from error
             except OSError:
                 if trio.current_time() >= deadline:
                     raise

@@ -7,6 +7,7 @@ beside them as in `struct virtio_net_hdr`: segment size, and who still owes the 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -29,6 +30,19 @@ F_RXCSUM = 16  # tells whether a received checksum still has to be checked
 # RxFrame.csum
 CSUM_NONE = 0  # nobody checked: the stack must
 CSUM_UNNECESSARY = 1  # checked, or never left this machine (virtio NEEDS_CSUM / DATA_VALID)
+
+
+IFNAMSIZ = 16
+
+
+def check_name(name: object) -> None:
+    """Raises TypeError for what is no string, OSError EINVAL for a name no interface can have (as Linux's dev_valid_name)."""
+    if not isinstance(name, str):
+        raise TypeError(f"an interface's name is a string, not {name!r}")
+    if not 0 < len(name.encode("utf-8", "replace")) < IFNAMSIZ:
+        raise OSError(errno.EINVAL, f"interface name too long: {name}" if name else "an interface needs a name")
+    if name in (".", "..") or any(letter in "/:\0" or letter.isspace() for letter in name):
+        raise OSError(errno.EINVAL, f"no name for an interface (no white space, '/' and ':'): {name!r}")
 
 
 class TxFrame:

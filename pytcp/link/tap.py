@@ -16,7 +16,7 @@ import socket
 import struct
 
 from .descriptor import VNET_HDR_LEN, DescriptorLink
-from .frame import F_CSUM, F_RXCSUM, F_TSO4, F_TSO6, F_USO
+from .frame import F_CSUM, F_RXCSUM, F_TSO4, F_TSO6, F_USO, check_name
 
 TUNSETIFF = 0x400454CA
 TUNSETOFFLOAD = 0x400454D0
@@ -64,9 +64,11 @@ class Tap(DescriptorLink):
         gso, gro: without offloads, still take super-frames from the stack and cut them, and coalesce
         what is received before the stack sees it.
 
-        Raises OSError: EPERM, EBUSY (name in use), ENOENT (no /dev/net/tun), EINVAL (not a TAP)."""
+        Raises OSError: EPERM, EBUSY (name in use), ENOENT (no /dev/net/tun), EINVAL (not a TAP, or no name for one)."""
         if vnet_hdr_size not in (10, 12):
             raise OSError(errno.EINVAL, "vnet_hdr_size is 10 or 12")
+        if name is not None:
+            check_name(name)
         self.fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC) if fd is None else fd
         try:
             self._open(name, vnet_hdr, fd is not None, vnet_hdr_size)
@@ -89,8 +91,6 @@ class Tap(DescriptorLink):
             raw = fcntl.ioctl(self.fd, TUNGETIFF, bytes(40))
         else:
             encoded = (name or "").encode()
-            if len(encoded) > 15:
-                raise OSError(errno.EINVAL, f"interface name too long: {name}")
             flags = self.kind | IFF_NO_PI | (IFF_VNET_HDR if vnet_hdr else 0)
             raw = fcntl.ioctl(self.fd, TUNSETIFF, struct.pack("16sH22x", encoded, flags))
         self.name = raw[:16].split(b"\0", 1)[0].decode()

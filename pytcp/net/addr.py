@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from pytcp.wire.addr import IP6_LOOPBACK
+from pytcp.wire.addr import IP4_BROADCAST, IP6_LOOPBACK, is_multicast
 
 LOOPBACK4 = b"\x7f\x00\x00\x01"
 ALL_HOSTS4 = b"\xe0\x00\x00\x01"
@@ -21,9 +21,24 @@ SCOPE_GLOBAL = 14
 
 
 def parse_prefix(text: str) -> tuple[bytes, int]:
-    """`10.0.0.2/24` as (address, prefix length); host bits are kept, no length means one host. Raises ValueError."""
-    iface = ipaddress.ip_interface(text)
+    """`10.0.0.2/24` as (address, prefix length); host bits are kept, no length means one host. Raises ValueError, TypeError."""
+    if not isinstance(text, str):  # ipaddress takes a number for an address, too
+        raise TypeError(f"a prefix is a string like '10.0.0.2/24', not {text!r}")
+    try:
+        iface = ipaddress.ip_interface(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not an address and prefix length like '10.0.0.2/24'") from None
     return iface.ip.packed, iface.network.prefixlen
+
+
+def parse_own(text: str) -> tuple[bytes, int]:
+    """The same for an address of our own, which is one host's. Raises ValueError, TypeError."""
+    addr, plen = parse_prefix(text)
+    if is_multicast(addr):
+        raise ValueError(f"{text!r} is a multicast address, which no host can have")
+    if not any(addr) or addr == IP4_BROADCAST:
+        raise ValueError(f"{text!r} is no host's address")
+    return addr, plen
 
 
 def mask_bits(addr: bytes, plen: int) -> int:

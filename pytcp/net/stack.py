@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from pytcp.link.delayed import Delayed, DelayedRing
+from pytcp.link.frame import check_name
 from pytcp.link.pipe import PipeEnd
 from pytcp.link.txring import TxRing
 from pytcp.link.txthread import ThreadRing
@@ -188,13 +189,10 @@ class Stack(TcpHost):
         received segments, for a device that does not. dad: probe the given IPv6 addresses and the
         link-local one before use (RFC 4862) instead of believing them at once. ipv6: give the interface
         a link-local address. autoconf: send router solicitations.
-        Raises ValueError for an address that is none, OSError EEXIST for one that is there already.
+        Raises TypeError and ValueError for what is no link, address or name, OSError EEXIST for what is there already.
         """
         self.check_open()
-        taken = {dev.name for dev in self.interfaces}
-        wanted = name or link.name
-        if wanted in taken:
-            raise OSError(errno.EEXIST, f"there is an interface {wanted!r}")
+        wanted, specs = self._checked(link, name, addresses)
         ring: TxRing
         if tx_mode == "thread":
             ring = self._thread_ring(link)
@@ -210,7 +208,7 @@ class Stack(TcpHost):
         dev.groups[A.INTERFACE_NODES6] = 1
         if ipv6 and dev.mtu >= IPV6_MIN_MTU:
             address.start(self, dev, dad=dad, autoconf=autoconf)
-        for spec in addresses:
+        for spec in specs:
             self.add_address(dev, spec, dad=dad)
         self.runtime.add_link(link)
         if self.sysctl.arp_notify:
@@ -227,6 +225,27 @@ class Stack(TcpHost):
         self._threads.append(ring)
         return ring
 
+    def _checked(self, link: Link, name: str | None, addresses: Iterable[str]) -> tuple[str, list[str]]:
+        """The name and the addresses of a new interface; nothing has changed when they cannot be."""
+        if not hasattr(link, "send") or not hasattr(link, "mtu"):
+            raise TypeError(f"a link is a device like Tap('tap0'), not {link!r}")
+        wanted = link.name if name is None else name
+        check_name(wanted)
+        if self.dev_index(wanted):
+            raise OSError(errno.EEXIST, f"there is an interface {wanted!r}")
+        if isinstance(addresses, str) or not isinstance(addresses, Iterable):
+            raise TypeError(f"addresses are a list of strings like '10.0.0.2/24', not {addresses!r}")
+        specs = list(addresses)
+        found: set[bytes] = set()
+        for spec in specs:
+            addr, _ = A.parse_own(spec)
+            if addr in found or addr in self.local4 or addr in self.local6:
+                raise OSError(errno.EEXIST, f"{spec} is there already")
+            if addr == IP6_LOOPBACK:
+                raise ValueError(f"{spec!r} is the loopback's address")
+            found.add(addr)
+        return wanted, specs
+
     def interface(self, name: str) -> Interface:
         """The interface of a name. Raises OSError ENODEV."""
         for dev in self.interfaces:
@@ -241,8 +260,8 @@ class Stack(TcpHost):
         return (self.local4 if pkt.family == 4 else self.local6).get(pkt.dst, dev) if dev.loopback else dev
 
     def add_address(self, dev: Interface, spec: str, *, dad: bool = False) -> None:
-        """Give an interface one more address, with the route to its subnet. Raises ValueError, OSError EEXIST."""
-        addr, plen = A.parse_prefix(spec)
+        """Give an interface one more address, with the route to its subnet. Raises ValueError, TypeError, OSError EEXIST."""
+        addr, plen = A.parse_own(spec)
         if len(addr) == 16:
             address.add(self, dev, addr, plen, dad=dad)
             return
@@ -330,7 +349,7 @@ class Stack(TcpHost):
 
         kind: unicast, unreachable, prohibit, blackhole, throw. mtu_lock: send without DF and do not learn.
         advmss, initcwnd, initrwnd: 0 = by the rules. ecn: let connections use it, whatever tcp_ecn says. quickack: acknowledge every
-        segment at once. Raises ValueError for bad addresses; OSError ENETUNREACH when the gateway is not on a link, EEXIST."""
+        segment at once. Raises ValueError and TypeError for bad addresses; OSError ENETUNREACH when the gateway is not on a link, EEXIST."""
         gateway = parse_ip(via) if via is not None else b""
         if prefix in ("default", "default6"):
             six = prefix == "default6" or len(gateway) == 16

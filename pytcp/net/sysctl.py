@@ -201,7 +201,9 @@ class UnknownSysctl(OSError):
 
 
 def lookup(name: str) -> Entry:
-    """The description of a sysctl by its dotted (or slashed) name. Raises UnknownSysctl."""
+    """The description of a sysctl by its dotted (or slashed) name. Raises UnknownSysctl, TypeError."""
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a sysctl is a string, not {name!r}")
     dotted = name.replace("/", ".")
     dotted = _PER_INTERFACE.sub(r"\1.all.", dotted)
     dotted = _PER_NEIGH.sub(r"\1.default.", dotted)
@@ -217,6 +219,8 @@ def get(sysctl: Sysctl, name: str) -> Setting:
 
 
 def _as_ints(name: str, value: Setting, count: int) -> tuple[int, ...]:
+    if not (isinstance(value, str | int) or (isinstance(value, tuple | list) and all(isinstance(number, int) for number in value))):
+        raise TypeError(f"{name} is a number, several in a tuple, or a string of them, not {value!r}")
     try:
         numbers = tuple(int(word, 0) for word in value.split()) if isinstance(value, str) else (value,) if isinstance(value, int) else tuple(value)
     except ValueError:

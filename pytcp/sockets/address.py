@@ -30,8 +30,10 @@ def oserror(number: int, detail: str = "") -> OSError:
 def numeric(host: str | bytes) -> tuple[int, str]:
     """(AF_INET or AF_INET6, host without brackets) of a numeric host; a `%zone` stays.
 
-    Raises socket.gaierror (an OSError) for a name; `TrioStack.addresses_of` looks names up.
+    Raises socket.gaierror (an OSError) for a name; `TrioStack.addresses_of` looks names up. TypeError for what is no host.
     """
+    if not isinstance(host, str | bytes):
+        raise TypeError(f"a host is a string, not {host!r}")
     text = host.decode("ascii", "replace") if isinstance(host, bytes) else host
     if text.startswith("[") and text.endswith("]"):
         text = text[1:-1]
@@ -40,6 +42,8 @@ def numeric(host: str | bytes) -> tuple[int, str]:
             stdlib.inet_pton(family, text.partition("%")[0])
         except (OSError, ValueError):
             continue
+        if "\0" in text:  # which inet_pton takes for the end
+            break
         return family, text
     raise stdlib.gaierror(stdlib.EAI_NONAME, f"{text!r} is not a numeric IPv4 or IPv6 address")
 

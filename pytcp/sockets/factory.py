@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 import trio
 
 from .address import AF_INET, AF_INET6, oserror
-from .resolver import Resolver
 from .socket import IPPROTO_IPV6, IPPROTO_TCP, IPV6_V6ONLY, SO_ACCEPTCONN, SO_REUSEADDR, SOL_SOCKET, TCP_NODELAY, Socket
 from .trio_socket import TrioSocket
 from .udp import DatagramSocket
@@ -122,13 +121,20 @@ def use_stack(stack: TrioStack, *, resolver: trio.abc.HostnameResolver | None = 
 
     resolver: None is the stack's, a `Resolver` with the system's files unless it was set.
     Raises RuntimeError when the run has a socket factory already: its programs could not tell whose sockets they get.
+    TypeError when either is something else.
     """
+    from .open import TrioStack
+
+    if not isinstance(stack, TrioStack):
+        raise TypeError(f"use_stack() takes what open_stack() gives, not {stack!r}")
+    if resolver is not None and not isinstance(resolver, trio.abc.HostnameResolver):
+        raise TypeError(f"a resolver is a trio.abc.HostnameResolver, not {resolver!r}")
     factory = SocketFactory(stack)
     before = trio.socket.set_custom_socket_factory(factory)
     if before is not None:
         trio.socket.set_custom_socket_factory(before)
         raise RuntimeError(f"this trio run has a socket factory already: {before!r}")
-    resolver_before = trio.socket.set_custom_hostname_resolver(resolver or stack.resolver or Resolver(stack))
+    resolver_before = trio.socket.set_custom_hostname_resolver(resolver or stack.resolver)
     try:
         yield factory
     finally:

@@ -57,8 +57,23 @@ interrupts.protect(Socket, DatagramSocket)
 
 DRAIN = 2.0  # seconds the last data of closed connections may take when the stack ends
 DRAIN_POLL = 0.005
+PING_MAX = 65507  # bytes of data that an echo request can carry
 
 _links_in_use: dict[int, Link] = {}  # by id(): a second stack would take the frames of the first
+
+
+def check_port(port: Any) -> None:
+    """Raises TypeError, OverflowError for what is no port, before anything is looked up."""
+    if not isinstance(port, int):
+        raise TypeError(f"port must be an int, not {port!r}")
+    if not 0 <= port <= 65535:
+        raise OverflowError("port must be 0-65535")
+
+
+def _refused(number: int, name: str, address: str, port: int) -> OSError:
+    """An attempt to connect failed: to whom, by his name and by the address that was tried."""
+    where = host_port(address, port)
+    return oserror(number, where if name.strip("[]") == address else f"{name} ({where})")
 
 
 class Ping(NamedTuple):
@@ -83,7 +98,7 @@ class TrioStack:
         self.runtime = runtime
         self.now = net.now
         self.flush = net.flush
-        self.resolver: trio.abc.HostnameResolver | None = None  # None until a name is looked up: then a `Resolver`
+        self._resolver: trio.abc.HostnameResolver | None = None
         self._sockets: set[Socket | DatagramSocket] = set()
         self._failure: OSError | None = None
         runtime.link_down.append(self._link_down)
@@ -116,6 +131,21 @@ class TrioStack:
 
     # --- programs ---
 
+    @property
+    def resolver(self) -> trio.abc.HostnameResolver:
+        """What looks names up: a `resolver.Resolver` with the system's files until another one is set."""
+        if self._resolver is None:
+            from .resolver import Resolver  # what has no names to look up needs no DNS library
+
+            self._resolver = Resolver(self)
+        return self._resolver
+
+    @resolver.setter
+    def resolver(self, resolver: trio.abc.HostnameResolver) -> None:
+        if not isinstance(resolver, trio.abc.HostnameResolver):
+            raise TypeError(f"a resolver is a trio.abc.HostnameResolver, not {resolver!r}")
+        self._resolver = resolver
+
     def socket(self, family: int = AF_INET) -> Socket:
         """A non-blocking TCP socket, AF_INET or AF_INET6."""
         return Socket(self, family)
@@ -131,6 +161,9 @@ class TrioStack:
         Raises OSError: EADDRINUSE, EADDRNOTAVAIL, ENETUNREACH, ...; socket.gaierror for a name.
         """
         await trio.lowlevel.checkpoint()
+        check_port(port)
+        if remote is not None and not (isinstance(remote, tuple) and len(remote) >= 2):
+            raise TypeError(f"remote is a tuple (host, port), not {remote!r}")
         if host is not None:
             family, text = numeric(host)
         elif remote is not None:
@@ -160,29 +193,36 @@ class TrioStack:
 
         local_address: the source address, None for the route's. nodelay: see `TcpStream`. prepare: called with
         the socket before it connects, for options that matter from the SYN on.
-        Raises OSError: ECONNREFUSED, ETIMEDOUT, ENETUNREACH, ...; socket.gaierror for a name.
+        Raises OSError: ECONNREFUSED, ETIMEDOUT, ENETUNREACH, ...; socket.gaierror for a name that is none. What is no host, as in
+        trio, is a ValueError.
         """
+        if not isinstance(host, str | bytes):
+            raise ValueError(f"host must be str or bytes, not {host!r}")
+        check_port(port)
         self._check()
         targets = await self.addresses_of(host, port)
-        connect = partial(self._connect, port=port, local_address=local_address, nodelay=nodelay, prepare=prepare)
+        name = host.decode("ascii", "backslashreplace") if isinstance(host, bytes) else host
+        connect = partial(self._connect, name, port=port, local_address=local_address, nodelay=nodelay, prepare=prepare)
         return await connect(targets[0]) if len(targets) == 1 else await open_first(targets, connect)
 
     async def addresses_of(self, host: str | bytes, port: int) -> list[tuple[int, str]]:
-        """(family, numeric host) of a host, by `resolver` when it is a name. Raises socket.gaierror."""
+        """(family, numeric host) of a host, by `resolver` when it is a name. Raises socket.gaierror, with the name; ValueError, TypeError."""
+        if isinstance(host, str | bytes) and ("\0" if isinstance(host, str) else b"\0") in host:  # type: ignore[operator]
+            raise ValueError(f"a host name has no null character: {host!r}")
         try:
             return [numeric(host)]
         except stdlib.gaierror:
             if not host:
-                raise
-        if self.resolver is None:
-            from .resolver import Resolver  # what has no names to look up needs no DNS library
-
-            self.resolver = Resolver(self)
-        infos = await self.resolver.getaddrinfo(encode_name(host), port, 0, int(stdlib.SOCK_STREAM))
+                raise stdlib.gaierror(stdlib.EAI_NONAME, "the host is empty") from None
+        try:
+            infos = await self.resolver.getaddrinfo(encode_name(host), port, 0, int(stdlib.SOCK_STREAM))
+        except stdlib.gaierror as error:
+            name = host.decode("ascii", "backslashreplace") if isinstance(host, bytes) else host
+            raise stdlib.gaierror(error.errno, f"{error.strerror}: {name}") from None
         return [(int(info[0]), str(info[4][0])) for info in infos]
 
     async def _connect(
-        self, target: tuple[int, str], *, port: int, local_address: str | None, nodelay: bool | None, prepare: Callable[[Socket], object] | None
+        self, name: str, target: tuple[int, str], *, port: int, local_address: str | None, nodelay: bool | None, prepare: Callable[[Socket], object] | None
     ) -> TcpStream:
         family, text = target
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -201,7 +241,11 @@ class TrioStack:
                 error = socket.getsockopt(SOL_SOCKET, SO_ERROR)
                 if error:
                     assert isinstance(error, int)
-                    raise oserror(error, host_port(text, port)) from None
+                    raise _refused(error, name, text, port) from None
+            except OSError as exc:
+                if name.strip("[]") == text or exc.errno is None:
+                    raise
+                raise OSError(exc.errno, f"{exc.strerror}: {name}") from exc
             else:
                 await trio.lowlevel.cancel_shielded_checkpoint()
             return TcpStream(socket, nodelay=nodelay)
@@ -216,6 +260,9 @@ class TrioStack:
         net.core.somaxconn allows. Raises OSError: EADDRINUSE, EADDRNOTAVAIL, ...
         """
         await trio.lowlevel.checkpoint()
+        check_port(port)
+        if backlog is not None and not isinstance(backlog, int):
+            raise TypeError(f"backlog must be an int or None, not {backlog!r}")
         hosts: list[tuple[int, str]] = [(AF_INET, "0.0.0.0"), (AF_INET6, "::")] if host is None else [numeric(host)]
         listeners: list[TcpListener] = []
         try:
@@ -250,6 +297,8 @@ class TrioStack:
         """Run `handler(stream)` in a task for each connection, as `trio.serve_tcp`; returns only when cancelled.
 
         A stream that its handler leaves open is closed behind it."""
+        if not callable(handler):
+            raise TypeError(f"a handler is an async function that takes a stream, not {handler!r}")
         listeners = await self.open_tcp_listeners(port, host=host, backlog=backlog)
         async with trio.open_nursery() as nursery:
             for listener in listeners:
@@ -270,8 +319,14 @@ class TrioStack:
         """Echo requests to a numeric host, one every `interval` seconds, each given `timeout` seconds.
 
         size: bytes of data in a request. ttl: 0 = the stack's. on_answer: called with each outcome as it
-        is known. Returns the outcomes in the order of the requests. Raises OSError without a route.
+        is known. Returns the outcomes in the order of the requests. Raises OSError without a route, ValueError for numbers
+        that cannot be.
         """
+        for what, number, low, high in (("count", count, 0, 1 << 31), ("size", size, 0, PING_MAX), ("ttl", ttl, 0, 255)):
+            if not isinstance(number, int):
+                raise TypeError(f"{what} is a number, not {number!r}")
+            if not low <= number <= high:
+                raise ValueError(f"{what} is {low} to {high}, not {number}")
         self._check()
         family, text = numeric(host)
         outcomes: dict[int, Ping] = {}
@@ -364,6 +419,25 @@ async def _handle(stream: TcpStream, handler: Callable[[TcpStream], Awaitable[ob
         stream.socket.close()
 
 
+def _check_arguments(link: Any, addresses: Any, gateway: Any, runtime: Any, sysctls: Any, seed: Any, drain: Any, options: dict[str, Any]) -> None:
+    """What `open_stack` was given, as far as it can be told before anything is made. Raises TypeError, ValueError."""
+    if link is None and (options or (not isinstance(addresses, str) and list(addresses))):
+        raise ValueError(f"{', '.join(options) or 'addresses'}: there is no link they could be for")
+    gateways = [] if gateway is None else [gateway] if isinstance(gateway, str) else gateway
+    if not isinstance(gateways, Iterable) or isinstance(gateways, bytes):
+        raise TypeError(f"a gateway is a string like '10.0.0.1', not {gateway!r}")
+    if runtime is not None and not hasattr(runtime, "heap"):
+        raise TypeError(f"a runtime is a RealRuntime or a VirtualRuntime, not {runtime!r}")
+    if sysctls is not None and not isinstance(sysctls, Mapping):
+        raise TypeError(f"sysctls are a dict of names and values, not {sysctls!r}")
+    if seed is not None and not isinstance(seed, int):
+        raise TypeError(f"a seed is a number, not {seed!r}")
+    if not isinstance(drain, int | float):
+        raise TypeError(f"drain is a number of seconds, not {drain!r}")
+    if not drain >= 0:
+        raise ValueError(f"drain is {drain!r} seconds")
+
+
 @asynccontextmanager
 async def open_stack(
     *,
@@ -389,8 +463,10 @@ async def open_stack(
     drain: seconds that closed connections may take to deliver their last data when the block ends.
     options: for `Stack.add_interface` (tx_mode, gro, dad, name, ...).
 
-    Raises OSError and ValueError for a configuration that cannot be, EBUSY for a link that another stack has.
+    Raises TypeError and ValueError for arguments that cannot be, OSError for a configuration that cannot be, EBUSY for a link that
+    another stack has.
     """
+    _check_arguments(link, addresses, gateway, runtime, sysctls, seed, drain, options)
     if link is not None and id(link) in _links_in_use:
         raise oserror(errno.EBUSY, "another stack has the link")
     own: RealRuntime | None = None

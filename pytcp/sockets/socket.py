@@ -95,7 +95,7 @@ class Socket:
     __slots__ = ("__weakref__", "_failure", "_flush", "_host", "_lingering", "_now", "family", "notify", "sk")
 
     def __init__(self, host: SocketHost, family: int = AF_INET, *, sk: Sock | None = None) -> None:
-        if family not in (AF_INET, AF_INET6):
+        if arguments.c_int(family) not in (AF_INET, AF_INET6):
             raise oserror(errno.EAFNOSUPPORT, f"family {family}")
         self.family = family
         self.notify: Callable[[int], object] = _nobody

@@ -77,7 +77,7 @@ class DatagramSocket:
     __slots__ = ("__weakref__", "_failure", "_flush", "_held", "_held_to", "_host", "_now", "_udp", "corked", "family", "kept", "notify")
 
     def __init__(self, host: DatagramHost, family: int = AF_INET) -> None:
-        if family not in (AF_INET, AF_INET6):
+        if arguments.c_int(family) not in (AF_INET, AF_INET6):
             raise oserror(errno.EAFNOSUPPORT, f"family {family}")
         self.family = family
         self.notify: Callable[[int], object] = _nobody

@@ -17,7 +17,9 @@ _SOLICITED_NODE = bytes.fromhex("ff02000000000000 00000001ff")
 
 
 def parse_ip(text: str) -> bytes:
-    """4 or 16 bytes of a dotted or colon address. Raises ValueError when it is neither."""
+    """4 or 16 bytes of a dotted or colon address. Raises ValueError when it is neither, TypeError when it is no string."""
+    if not isinstance(text, str):  # ip_address takes a number, too
+        raise TypeError(f"an address is a string like '10.0.0.1', not {text!r}")
     return ip_address(text).packed
 
 
