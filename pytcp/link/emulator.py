@@ -3,8 +3,8 @@ a bounded queue and ECN marking, per direction.
 
 Judged are packets, never super-frames: those are cut first (`cut`), so that one packet of a burst can
 be lost. A packet passes, in this order: the cut cable, loss, corruption, the bottleneck's queue
-(droptail, CE marks above a threshold as RFC 3168 §5 asks for), its transmission at `rate`, then delay
-and jitter. Every kind of accident draws from a generator of its own, seeded by `seed`, the direction
+(droptail, CE marks above a threshold as RFC 3168 §5 asks for; or `aqm`), its transmission at `rate`, which
+may vary (`rates`), then delay and jitter. Every kind of accident draws from a generator of its own, seeded by `seed`, the direction
 and the kind, in integer arithmetic: the same packets in the same order meet the same fate in real and
 in virtual time, and switching one impairment on does not move the others.
 
@@ -18,18 +18,24 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pytcp.clock.heap import Timer, TimerHeap
 from pytcp.wire.checksum import incremental
 
+from .aqm import MAXPACKET, CoDel, CoDelQueue, DropTail, Red, RedQueue
+from .bottleneck import Bottleneck
 from .cut import ip_version, received_packets, sent_packets
 from .dice import Dice, check_probability
 from .frame import F_CSUM, F_RXCSUM, F_TSO4, F_TSO6, F_USO, Link, RxFrame, TxFrame
 from .gro import Gro
 from .offload import ETHERNET
+from .rates import Constant, Trace, Varying
 
 NS = 1_000_000_000
 OFFLOADS = F_CSUM | F_TSO4 | F_TSO6 | F_USO
+
+AQMS: dict[str, CoDel | Red | None] = {"droptail": None, "codel": CoDel(), "red": Red()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +59,19 @@ class GilbertElliott:
 class Impairment:
     """What one direction of the wire does to packets. The default does nothing.
 
-    rate: bit/s, 0 = infinite. overhead: bytes a packet costs beyond its frame (24 on Ethernet: preamble,
+    rate: bit/s, 0 = infinite; or a `rates.Varying` or `rates.Trace`. overhead: bytes a packet costs beyond its frame (24 on Ethernet: preamble,
     FCS, gap). delay_ns: propagation. jitter_ns: half width (uniform) or standard deviation (normal) of
     a variation of the delay, which is never negative; it keeps the order unless jitter_reorders.
     loss, duplicate, corrupt (one bit flipped): probabilities. gilbert: burst loss, besides `loss`.
     drop(n, packet): a rule of one's own, asked first, n counting packets from 0; true loses it.
     reorder: probability, or reorder_gap: each so-manieth packet, to arrive reorder_delay_ns late.
     queue_packets, queue_bytes: limits of the queue before the transmitter, 0 = none; a packet counts
-    until its last bit is sent. ecn_packets, ecn_bytes: backlog from which ECT packets are marked CE.
+    until its last bit is sent. ecn_packets, ecn_bytes: backlog from which ECT packets are marked CE (droptail).
+    aqm: "droptail", "codel", "red", or an `aqm.CoDel` or `aqm.Red` with settings of one's own.
     line_packets: packets under way together, a bound on memory.
     Raises ValueError."""
 
-    rate: int = 0
+    rate: int | Varying | Trace = 0
     overhead: int = 0
     delay_ns: int = 0
     jitter_ns: int = 0
@@ -82,12 +89,21 @@ class Impairment:
     queue_bytes: int = 0
     ecn_packets: int = 0
     ecn_bytes: int = 0
+    aqm: str | CoDel | Red = "droptail"
     line_packets: int = 1_000_000
 
     def __post_init__(self) -> None:
         for name in ("loss", "duplicate", "corrupt", "reorder"):
             check_probability(name, getattr(self, name))
-        counts = ("rate", "overhead", "delay_ns", "jitter_ns", "reorder_gap", "reorder_delay_ns", "queue_packets", "queue_bytes", "ecn_packets", "ecn_bytes")
+        if isinstance(self.rate, int) and self.rate < 0:
+            raise ValueError("rate is negative")
+        if isinstance(self.aqm, str) and self.aqm not in AQMS:
+            raise ValueError(f"aqm {self.aqm!r} is not one of {', '.join(AQMS)}")
+        if self.aqm != "droptail" and not self.rate:
+            raise ValueError("an aqm needs a rate: without one nothing queues")
+        if self.aqm != "droptail" and (self.ecn_packets or self.ecn_bytes):
+            raise ValueError("ecn_packets and ecn_bytes are droptail's; CoDel(ecn=True) and Red(ecn=True) mark by their own rules")
+        counts = ("overhead", "delay_ns", "jitter_ns", "reorder_gap", "reorder_delay_ns", "queue_packets", "queue_bytes", "ecn_packets", "ecn_bytes")
         for name in counts:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is negative")
@@ -102,6 +118,11 @@ class Impairment:
     def instant(self) -> bool:
         """No packet is ever held back."""
         return not (self.rate or self.delay_ns or self.jitter_ns or self.reorder_delay_ns)
+
+    @property
+    def computable(self) -> bool:
+        """When a packet leaves the queue is known as it enters."""
+        return isinstance(self.rate, int) and self.aqm == "droptail"
 
     @property
     def harmless(self) -> bool:
@@ -120,6 +141,7 @@ class Counters:
     lost: int = 0  # loss, gilbert, drop
     down: int = 0  # the cable was cut
     overflowed: int = 0  # the queue or the line was full
+    dropped: int = 0  # early, by the queue's aqm
     refused: int = 0  # the device behind took no more
     duplicated: int = 0
     corrupted: int = 0
@@ -146,28 +168,41 @@ class Direction:
         self._last_arrival = 0
         self._queue: deque[tuple[int, int]] = deque()  # (end of transmission, bytes) of what is not yet sent
         self._backlog = 0
+        self._bottleneck: Bottleneck | None = None  # in the place of the two, where the rate varies or an aqm decides
+        self._draining: list[Bottleneck] = []  # such, of earlier settings
         self._line: list[tuple[int, int, bytes]] = []  # heap of (arrival, order, packet)
         self._order = 0
         self._timer: Timer | None = None
         # a str seeds a generator by its SHA-512, the same in every process
-        kinds = ("loss", "gilbert", "duplicate", "corrupt", "bit", "jitter", "reorder")
+        kinds = ("loss", "gilbert", "duplicate", "corrupt", "bit", "jitter", "reorder", "red")
         self._rng = {kind: random.Random(f"{seed} {kind}") for kind in kinds}
         self.impairment = impairment
 
     @property
     def pending(self) -> bool:
         """Packets are under way."""
-        return bool(self._line)
+        return bool(self._line) or any(place is not None and place.packets for place in (self._bottleneck, *self._draining))
+
+    @property
+    def queued(self) -> tuple[int, int]:
+        """Packets and bytes in the bottleneck's queue and in transmission."""
+        if self._bottleneck is not None:
+            return self._bottleneck.packets, self._bottleneck.backlog
+        self._expire(self.heap.now_ns)
+        return len(self._queue), self._backlog
 
     @property
     def impairment(self) -> Impairment:
-        """May be set at any time; packets under way keep their arrival times."""
+        """May be set at any time. Packets under way keep their arrival times; those queued for an aqm or for a rate that varies
+        leave as the old settings let them."""
         return self._impairment
 
     @impairment.setter
     def impairment(self, new: Impairment) -> None:
         self._impairment = new
         rng = self._rng
+        self._draining = [old for old in (*self._draining, self._bottleneck) if old is not None and old.packets]
+        self._bottleneck = None if new.computable else self._slow_place(new)
         self._loss = Dice(new.loss, rng["loss"])
         self._duplicate = Dice(new.duplicate, rng["duplicate"])
         self._corrupt = Dice(new.corrupt, rng["corrupt"])
@@ -175,6 +210,22 @@ class Direction:
         gilbert = new.gilbert or GilbertElliott(0, 0)
         self._turn = (Dice(gilbert.p, rng["gilbert"]), Dice(gilbert.r, rng["gilbert"]))
         self._lose = (Dice(gilbert.loss_good, rng["gilbert"]), Dice(gilbert.loss_bad, rng["gilbert"]))
+
+    def _slow_place(self, what: Impairment) -> Bottleneck:
+        rate = Constant(what.rate) if isinstance(what.rate, int) else what.rate
+        mark = partial(mark_ce, link_header=self.link_header)
+        aqm = AQMS[what.aqm] if isinstance(what.aqm, str) else what.aqm
+        queue: DropTail
+        if isinstance(aqm, CoDel):
+            queue = CoDelQueue(aqm, packets=what.queue_packets, size=what.queue_bytes, mark=mark, counts=self.counters)
+        elif isinstance(aqm, Red):
+            rng, packet_ns = self._rng["red"], rate.packet_ns(MAXPACKET)
+            queue = RedQueue(aqm, rng, packet_ns, packets=what.queue_packets, size=what.queue_bytes, mark=mark, counts=self.counters)
+        else:
+            queue = DropTail(
+                packets=what.queue_packets, size=what.queue_bytes, mark_packets=what.ecn_packets, mark_size=what.ecn_bytes, mark=mark, counts=self.counters
+            )
+        return Bottleneck(self.heap, queue, rate, self._sent)
 
     def enter(self, packets: list[bytes]) -> None:
         """Judge packets and send those that live on their way."""
@@ -187,6 +238,9 @@ class Direction:
     def close(self) -> None:
         """Lose everything under way."""
         self._line.clear()
+        for place in (self._bottleneck, *self._draining):
+            if place is not None:
+                place.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -234,28 +288,48 @@ class Direction:
         damaged[bit >> 3] ^= 0x80 >> (bit & 7)
         return bytes(damaged)
 
+    def _expire(self, now: int) -> None:
+        """Forget what has left the queue."""
+        queue = self._queue
+        while queue and queue[0][0] <= now:
+            self._backlog -= queue.popleft()[1]
+
     def _send(self, packet: bytes, what: Impairment) -> None:
+        if not what.rate:
+            self._launch(packet, what, self.heap.now_ns)
+            return
         counters = self.counters
-        now = self.heap.now_ns
-        departure = now
         size = len(packet) + what.overhead
-        if what.rate:
-            queue = self._queue
-            while queue and queue[0][0] <= now:
-                self._backlog -= queue.popleft()[1]
-            if (what.queue_packets and len(queue) >= what.queue_packets) or (what.queue_bytes and self._backlog + size > what.queue_bytes):
-                counters.overflowed += 1
-                return
-            if (what.ecn_packets and len(queue) >= what.ecn_packets) or (what.ecn_bytes and self._backlog >= what.ecn_bytes):
-                marked = mark_ce(packet, self.link_header)
-                if marked is not None:
-                    packet = marked
-                    counters.marked += 1
-            departure = max(now, self._busy_until) + -(-size * 8 * NS // what.rate)
-            self._busy_until = departure
-            queue.append((departure, size))
-            self._backlog += size
-            counters.max_backlog = max(counters.max_backlog, self._backlog)
+        bottleneck = self._bottleneck
+        if bottleneck is not None:
+            bottleneck.enter(packet, size)
+            counters.max_backlog = max(counters.max_backlog, bottleneck.backlog)
+            return
+        assert isinstance(what.rate, int)
+        now = self.heap.now_ns
+        self._expire(now)
+        queue = self._queue
+        if (what.queue_packets and len(queue) >= what.queue_packets) or (what.queue_bytes and self._backlog + size > what.queue_bytes):
+            counters.overflowed += 1
+            return
+        if (what.ecn_packets and len(queue) >= what.ecn_packets) or (what.ecn_bytes and self._backlog >= what.ecn_bytes):
+            marked = mark_ce(packet, self.link_header)
+            if marked is not None:
+                packet = marked
+                counters.marked += 1
+        departure = max(now, self._busy_until) + -(-size * 8 * NS // what.rate)
+        self._busy_until = departure
+        queue.append((departure, size))
+        self._backlog += size
+        counters.max_backlog = max(counters.max_backlog, self._backlog)
+        self._launch(packet, what, departure)
+
+    def _sent(self, packet: bytes) -> None:
+        self._launch(packet, self._impairment, self.heap.now_ns)
+
+    def _launch(self, packet: bytes, what: Impairment, departure: int) -> None:
+        """The packet is on the line from `departure` on."""
+        counters = self.counters
         if len(self._line) >= what.line_packets:
             counters.overflowed += 1
             return
