@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,8 @@ from pytcp.cli.lab_plot import plot
 from pytcp.cli.lab_sweep import sweep
 from pytcp.lab import experiment as experiments
 from pytcp.lab.experiment import ExperimentError, Figure, Setting, Table
-from pytcp.lab.runs import DEFAULT_PROFILE, Result, run_all
+from pytcp.lab.record import Record
+from pytcp.lab.runs import DEFAULT_PROFILE, Result, file_of, run_all
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -78,10 +80,21 @@ def list_(as_json: bool) -> None:
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of everything random.")
 @click.option("--profile", default=DEFAULT_PROFILE, show_default=True, help="Defaults of which kernel.")
 @click.option("--json", "as_json", is_flag=True, help="The figures as JSON on standard output.")
+@click.option("--html", metavar="FILE", default="", help="Write a report: figures, time-sequence graphs, gates, events, queues.")
+@click.option("--record", metavar="FILE", default="", help="Write what happened as JSON lines (for `pytcp lab plot`); with several variants a file for each.")
 @click.option("--pcap", metavar="FILE", default="", help="Record the packets; with several variants a file for each.")
 @click.option("-j", "processes", type=click.IntRange(1), default=None, help="Variants at a time.  [default: processors]")
 def run(
-    name: str, variants: tuple[str, ...], sets: tuple[str, ...], seed: int, profile: str, as_json: bool, pcap: str, processes: int | None
+    name: str,
+    variants: tuple[str, ...],
+    sets: tuple[str, ...],
+    seed: int,
+    profile: str,
+    as_json: bool,
+    html: str,
+    record: str,
+    pcap: str,
+    processes: int | None,
 ) -> None:
     """Run an experiment: one of `pytcp lab list`, or a file's path.
 
@@ -96,20 +109,41 @@ def run(
     settings = _settings(sets)
     errors = Console(stderr=True)
     try:
-        with errors.status(f"{name}: running") as status:
+        with errors.status(f"{name}: running") as status, tempfile.TemporaryDirectory() as scratch:
             through: list[str] = []
 
             def finished(variant: str) -> None:
                 through.append(variant)
                 status.update(f"{name}: {', '.join(through)} done")
 
-            result = run_all(name, variants, seed=seed, profile=profile, sets=settings, pcap=pcap, processes=processes or 0, finished=finished)
+            kept = record or (f"{scratch}/record.jsonl" if html else "")
+            result = run_all(name, variants, seed=seed, profile=profile, sets=settings, pcap=pcap, record=kept, processes=processes or 0, finished=finished)
+            if html:
+                status.update(f"{name}: writing {html}")
+                _report(result, kept, html)
     except ExperimentError as error:
         raise Failed(str(error)) from None
     if as_json:
         click.echo(json.dumps(result.as_json(), indent=2, ensure_ascii=False))
     else:
         show(result, settings)
+
+
+def _report(result: Result, record: str, html: str) -> None:
+    from pytcp.lab.report import Column, write_html
+
+    chosen = result.experiment
+    records = {name: Record.read_jsonl(file_of(record, name, len(result.outcomes))) for name in result.outcomes}
+    figures = {name: outcome.figures for name, outcome in result.outcomes.items()}
+    columns = [Column(figure.key, figure.label, figure.form) for figure in shown(result)]
+    notes = [("Differences", chosen.differences), ("Fitted", chosen.fitted), ("Published", (chosen.source,))]
+    try:
+        write_html(
+            html, records, figures, chosen.published, title=f"{chosen.name}: {chosen.title}", summary=chosen.doc, columns=columns,
+            compare=chosen.compare, notes=[(heading, list(sentences)) for heading, sentences in notes if any(sentences)],
+        )  # fmt: skip
+    except ImportError as error:
+        raise Failed(str(error)) from None
 
 
 def show(result: Result, settings: list[tuple[str, Setting]]) -> None:
@@ -140,7 +174,7 @@ def show(result: Result, settings: list[tuple[str, Setting]]) -> None:
         click.echo(f"\nPublished: {chosen.source}")
 
 
-def _shown(result: Result) -> list[Figure]:
+def shown(result: Result) -> list[Figure]:
     """The figures to show: those described, then others as they came."""
     chosen = result.experiment
     keys = dict.fromkeys(key for name, outcome in result.outcomes.items() for key in (*outcome.figures, *chosen.published.get(name, {})))
@@ -172,7 +206,7 @@ def _figures(result: Result) -> RichTable:
             columns.append(published)
         table.add_column(f"{name}\nhere" if chosen.published else name, justify="right")
         columns.append(outcome.figures)
-    for figure in _shown(result):
+    for figure in shown(result):
         table.add_row(figure.label, *(_cell(figures, figure) for figures in columns))
     return table
 
@@ -187,7 +221,7 @@ def _ratios(result: Result) -> RichTable | None:
     table.add_column(f"{after} / {before}", no_wrap=True)
     table.add_column("published", justify="right", style="dim")
     table.add_column("here", justify="right")
-    for figure in _shown(result):
+    for figure in shown(result):
         ours = _ratio(result.outcomes[before].figures, result.outcomes[after].figures, figure.key)
         theirs = _ratio(chosen.published.get(before, {}), chosen.published.get(after, {}), figure.key)
         if theirs:

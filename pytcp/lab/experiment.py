@@ -23,15 +23,18 @@ import importlib.util
 import inspect
 import linecache
 import pkgutil
+import platform
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin
 
+import pytcp
 from pytcp.net import sysctl
 
 from . import experiments, units
+from .record import Record
 from .units import Kind
 
 if TYPE_CHECKING:
@@ -118,11 +121,13 @@ class Experiment:
         differences: Sequence[str] = (),
         fitted: Sequence[str] = (),
         real: str = "",
+        serial: bool = False,
     ) -> None:
         """variants: name -> settings. published: name -> figures. settings: of all variants.
         figures: how they are shown, and in which order. compare: (before, after), of which ratios are printed.
         source: where the published figures are from. differences: sentences, which differences are expected and why.
         fitted: what was chosen to suit the published figures. real: what `--real` can do, and what it cannot.
+        serial: its variants want the machine to themselves.
         Raises ExperimentError for a variant that nobody could set."""
         self.run = run
         self.name = name
@@ -136,6 +141,7 @@ class Experiment:
         self.differences = tuple(differences)
         self.fitted = tuple(fitted)
         self.real = real
+        self.serial = serial
         self.file = Path(inspect.getfile(run)).resolve()
         self.doc = inspect.getdoc(inspect.getmodule(run)) or ""
         self.parameters = {parameter.name: parameter for parameter in _parameters(run)}
@@ -271,13 +277,19 @@ def run_variant(
     profile: str = "",
     sets: Sequence[tuple[str, Setting]] = (),
     pcap: str = "",
+    record: str = "",
 ) -> Outcome:
-    """Run one variant of one experiment, in this process. Raises ExperimentError."""
+    """Run one variant of one experiment, in this process. pcap, record: files to write. Raises ExperimentError, OSError for the files."""
     from .world import World
 
     chosen = load(which)
     settings = chosen.resolve(variant, sets)
-    world: World = World(variant, seed, profile, settings.sysctls, pcap)
+    kept = None
+    if record:
+        shown = {**settings.parameters, **{f"{host}:{key}" if host else key: value for host, key, value in settings.sysctls}}
+        about = {"experiment": chosen.name, "title": chosen.title, "variant": variant, "seed": seed, "profile": profile}
+        kept = Record({**about, "settings": shown, "versions": {"pytcp": pytcp.__version__, "python": platform.python_version()}})
+    world: World = World(variant, seed, profile, settings.sysctls, pcap, kept)
     try:
         figures = dict(chosen.run(world, **settings.parameters))
         world.check_hosts()
@@ -287,4 +299,6 @@ def run_variant(
         raise error if chosen.builtin else blame(error, chosen.file) from error
     finally:
         world.close()
+    if kept is not None:
+        kept.write_jsonl(record)
     return Outcome(figures, world.tables)

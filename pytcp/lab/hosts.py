@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytcp.net import sysctl
 from pytcp.net.stack import Stack
@@ -16,10 +16,14 @@ from pytcp.sockets.address import AF_INET, AF_INET6
 from pytcp.sockets.socket import SO_REUSEADDR, SOL_SOCKET, Socket
 from pytcp.tcp.const import POLLOUT
 
+from .record import Row
+from .sampler import Listener
+
 if TYPE_CHECKING:
     from pytcp.clock.virtual import VirtualRuntime
     from pytcp.net.interface import Interface
     from pytcp.tcp.sock import Sock
+    from pytcp.tcp.trace import Tracer
 
 __all__ = ["AF_INET", "AF_INET6", "Host"]
 
@@ -27,8 +31,8 @@ __all__ = ["AF_INET", "AF_INET6", "Host"]
 class Host:
     """One host; `World.host` makes it. stack: the whole stack, for what is not here."""
 
-    def __init__(self, name: str, runtime: VirtualRuntime, *, seed: int, sysctls: Iterable[tuple[str, int | float | str]] = ()) -> None:
-        """Raises OSError for a sysctl that is not one, or a value it does not take."""
+    def __init__(self, name: str, runtime: VirtualRuntime, *, seed: int, sysctls: Iterable[tuple[str, int | float | str]] = (), zero_ns: int = 0) -> None:
+        """zero_ns: the time from which experiments count. Raises OSError for a sysctl that is not one, or a value it does not take."""
         self.name = name
         self.stack = Stack(runtime, seed=seed)
         for key, value in sysctls:
@@ -39,6 +43,8 @@ class Host:
         # what sockets need of their stack
         self.now = self.stack.now
         self.flush = self.stack.flush
+        self._zero_ns = zero_ns
+        self._tracers: list[Tracer] = []
         self._since: dict[str, int] = {}
 
     def new_sock(self, family: int) -> Sock:
@@ -100,6 +106,26 @@ class Host:
         with contextlib.suppress(BlockingIOError):
             socket.connect((host, port))
         return socket
+
+    # --- what the engine decides ---
+
+    def trace(self, *kinds: str) -> list[Row]:
+        """The trace events (`pytcp.tcp.trace`) of these kinds, of all without any, from now on; of connections made from now on.
+
+        Rows have t_ns (since the experiment began) and kind beside the event's own fields."""
+        listener = Listener(self.stack.heap, self._zero_ns, kinds)
+        self.add_tracer(listener)
+        return listener.rows
+
+    def add_tracer(self, tracer: Tracer) -> None:
+        """Tell one more sink what connections made from now on do."""
+        self._tracers.append(tracer)
+        self.stack.tracer = tracer if len(self._tracers) == 1 else self
+
+    def event(self, sk: Sock, kind: str, **fields: Any) -> None:
+        """For several sinks the host itself is the engine's tracer."""
+        for tracer in self._tracers:
+            tracer.event(sk, kind, **fields)
 
     # --- counters ---
 

@@ -45,28 +45,29 @@ def run_all(
     profile: str = DEFAULT_PROFILE,
     sets: Sequence[tuple[str, Setting]] = (),
     pcap: str = "",
+    record: str = "",
     processes: int = 0,
     finished: Callable[[str], object] = lambda variant: None,
 ) -> Result:
     """Run variants (default: all) of an experiment given by name or path.
 
-    pcap: a capture file; with several variants each gets its own, NAME-variant.pcapng. processes: at a time, 0 = one per
+    pcap: a capture file; with several variants each gets its own, NAME-variant.pcapng. record: the same of records. processes: at a time, 0 = one per
     processor. finished: told of each variant that is through. Raises ExperimentError before anything runs for a
     setting that cannot be."""
     chosen = load(which)
     names = list(dict.fromkeys(variants)) or list(chosen.variants)
     for name in names:
         chosen.resolve(name, sets)
-    captures = {name: _capture(pcap, name, len(names)) for name in names}
-    if len(names) == 1 or processes == 1:
+    files = {name: (file_of(pcap, name, len(names)), file_of(record, name, len(names))) for name in names}
+    if len(names) == 1 or processes == 1 or chosen.serial:
         outcomes = {}
         for name in names:
-            outcomes[name] = run_variant(which, name, seed, profile, sets, captures[name])
+            outcomes[name] = run_variant(which, name, seed, profile, sets, *files[name])
             finished(name)
         return Result(chosen, seed, profile, outcomes)
     pool = ProcessPoolExecutor(processes or _processors(), mp_context=multiprocessing.get_context("spawn"))
     try:
-        futures = {pool.submit(run_variant, which, name, seed, profile, sets, captures[name]): name for name in names}
+        futures = {pool.submit(run_variant, which, name, seed, profile, sets, *files[name]): name for name in names}
         done = {}
         for future in as_completed(futures):
             done[futures[future]] = future.result()
@@ -78,10 +79,11 @@ def run_all(
     return Result(chosen, seed, profile, {name: done[name] for name in names})
 
 
-def _capture(pcap: str, variant: str, count: int) -> str:
-    if not pcap or count == 1:
-        return pcap
-    stem, suffix = os.path.splitext(pcap)
+def file_of(path: str, variant: str, count: int) -> str:
+    """The file of one variant out of `count`: `path` itself for a single one, "" for none."""
+    if not path or count == 1:
+        return path
+    stem, suffix = os.path.splitext(path)
     word = "".join(letter if letter.isalnum() else "-" for letter in variant)
     return f"{stem}-{'-'.join(part for part in word.split('-') if part)}{suffix}"
 

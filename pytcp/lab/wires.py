@@ -7,6 +7,7 @@ Two kinds, told apart by what happens to packets on it. A plain wire carries sup
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
 from pytcp.link.delayed import Delayed
@@ -14,6 +15,8 @@ from pytcp.link.emulator import Emulator, Impairment
 from pytcp.link.frame import F_CSUM, F_RXCSUM, Link
 from pytcp.link.pcapng import Capture, PcapngWriter
 from pytcp.link.pipe import ALL_FEATURES, pipe_pair
+
+from .record import Row
 
 if TYPE_CHECKING:
     from pytcp.clock.virtual import VirtualRuntime
@@ -58,6 +61,7 @@ class Wire:
         for end in ends:
             end.gso_max_size = gso_max
         self.ends = ends
+        self.name = f"{near.name}-{far.name}"
         self.emulator: Emulator | None = None
         first: Link = ends[0]
         if there is not None or back is not None:
@@ -71,6 +75,15 @@ class Wire:
             neighbour = bytes((10, 0, number, 2 - i)), bytes.fromhex(f"fd00{number:04x}") + bytes(11) + bytes((2 - i,))
             pair[i].neigh4.add_permanent(neighbour[0], macs[1 - i])
             pair[i].neigh6.add_permanent(neighbour[1], macs[1 - i])
+
+    def queues(self) -> Iterable[Row]:
+        """The queues before the bottlenecks now: packets, bytes, and drops and marks so far."""
+        if self.emulator is not None:
+            for name, way in (("there", self.emulator.outward), ("back", self.emulator.inward)):
+                if way.impairment.rate:
+                    packets, size = way.queued
+                    drops = way.counters.overflowed + way.counters.dropped
+                    yield {"queue": f"{self.name} {name}", "packets": packets, "bytes": size, "drops": drops, "marks": way.counters.marked}
 
     @staticmethod
     def _join(host: Host, link: Link, number: int, which: int, completions: Completions, gro: bool) -> Interface:

@@ -16,6 +16,8 @@ from pytcp.link.pcapng import PcapngWriter
 from . import units, wires
 from .experiment import ExperimentError, Setting, Table
 from .hosts import Host
+from .record import Record, Row
+from .sampler import Sampler
 from .units import SECOND
 
 START = SECOND
@@ -27,8 +29,16 @@ class World:
     variant: the name of the variant that runs. seed: of everything random; `rng` gives independent generators.
     """
 
-    def __init__(self, variant: str = "", seed: int = 0, profile: str = "", sysctls: Iterable[tuple[str, str, Setting]] = (), pcap: str = "") -> None:
-        """sysctls: (host or "" for all, name, value). pcap: file that records what passes the wires."""
+    def __init__(
+        self,
+        variant: str = "",
+        seed: int = 0,
+        profile: str = "",
+        sysctls: Iterable[tuple[str, str, Setting]] = (),
+        pcap: str = "",
+        record: Record | None = None,
+    ) -> None:
+        """sysctls: (host or "" for all, name, value). pcap: file that records what passes the wires. record: to be filled."""
         self.variant = variant
         self.seed = seed
         self.profile = profile
@@ -38,6 +48,7 @@ class World:
         self.hosts: dict[str, Host] = {}
         self.wires: list[wires.Wire] = []
         self.tables: list[Table] = []
+        self.record = record
         self._sysctls = list(sysctls)
         self._writer = PcapngWriter(Path(pcap)) if pcap else None
 
@@ -56,7 +67,9 @@ class World:
             raise ValueError(f"there is a host {name!r} already")
         given = [(key, value) for key, value in (sysctls or {}).items()]
         given += [(key, value) for to, key, value in self._sysctls if to in ("", name)]
-        host = Host(name, self.runtime, seed=self.rng(f"host {name}").getrandbits(64), sysctls=given)
+        host = Host(name, self.runtime, seed=self.rng(f"host {name}").getrandbits(64), sysctls=given, zero_ns=START)
+        if self.record is not None:
+            host.add_tracer(Sampler(self.record, self.heap, START, name, self._queues))
         self.hosts[name] = host
         return host
 
@@ -84,6 +97,10 @@ class World:
     def show(self, title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """A table to print beside the figures."""
         self.tables.append(Table(title, tuple(header), [tuple(map(str, row)) for row in rows]))
+
+    def _queues(self) -> Iterable[Row]:
+        for wire in self.wires:
+            yield from wire.queues()
 
     def check_hosts(self) -> None:
         """Every host that a setting names was there. Raises ExperimentError."""

@@ -1,0 +1,68 @@
+"""tso-autosizing: how many super-segments 2 MB become, sized in sendmsg or at transmit time."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytcp.lab.experiment import Setting
+from pytcp.lab.runs import Result, run_all
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return run_all("tso-autosizing", processes=1)
+
+
+def test_two_megabytes_are_exactly_1382_segments(result: Result) -> None:
+    """2,000,000 / 1448; no window edge and no wake-up of the writer cuts one in two."""
+    assert {outcome.figures["data_segments"] for outcome in result.outcomes.values()} == {1382}
+    # SYN, the handshake's ACK and the ACK of the peer's FIN; ours rides on data
+    assert {outcome.figures["TcpOutSegs"] for outcome in result.outcomes.values()} == {1385}
+
+
+def test_packets_fall_as_published(result: Result) -> None:
+    before, after = (result.outcomes[name].figures for name in ("sendmsg", "xmit"))
+    assert 540 <= before["packets_out"] <= 640
+    assert 205 <= after["packets_out"] <= 250
+    assert 540 <= before["packets_in"] <= 640
+    assert 195 <= after["packets_in"] <= 240
+    for figures in (before, after):
+        assert 0.32 <= figures["elapsed"] <= 0.37
+
+
+def test_each_round_doubles_and_sendmsg_made_pairs_for_all_of_them(result: Result) -> None:
+    rounds = {name: outcome.tables[0].rows for name, outcome in result.outcomes.items()}
+    for rows in rounds.values():
+        assert [int(row[1]) for row in rows] == [10, 20, 40, 80, 160, 320, 640, 112]
+    assert [row[3] for row in rounds["sendmsg"][:6]] == [f"{count}x2" for count in (5, 10, 20, 40, 80, 160)]
+    # half of the first window, 14,600 bytes, holds ten segments
+    assert rounds["xmit"][6][3].startswith("63x10")
+
+
+def test_what_is_not_of_this_connection_is_named_not_counted(result: Result) -> None:
+    for outcome in result.outcomes.values():
+        assert outcome.figures["packets_out_all"] == outcome.figures["packets_out"] + 11
+        assert outcome.figures["packets_in_all"] == outcome.figures["packets_in"] + 13
+
+
+def test_growing_bursts_undo_the_difference_in_queued_skbs() -> None:
+    """pytcp.grow_skb, 6.10: a burst takes from the skb behind it."""
+    figures = run_all("tso-autosizing", ["xmit"], sets=[("pytcp.grow_skb", 1)], processes=1).outcomes["xmit"].figures
+    assert figures["packets_out"] < 185
+
+
+def test_a_larger_first_window_makes_larger_bursts() -> None:
+    """64 KB instead of 20 segments, today's first window: half of it holds 22."""
+    figures = run_all("tso-autosizing", ["xmit"], sets=[("pytcp.init_rwnd", 0)], processes=1).outcomes["xmit"].figures
+    assert figures["packets_out"] < 195
+
+
+def test_a_receiver_without_gro_acknowledges_segments_not_bursts() -> None:
+    """A window that grows with each segment is told of with each (quick ACKs); one that cannot grow, with every second."""
+    fixed: list[tuple[str, Setting]] = [("pytcp.init_rwnd", 0), ("net.ipv4.tcp_rmem", "4096 4194304 6291456"), ("net.ipv4.tcp_moderate_rcvbuf", 0)]
+    growing: list[tuple[str, Setting]] = []
+    for sets, low, high in ((growing, 1180, 1300), (fixed, 690, 735)):
+        results = run_all("tso-autosizing", sets=[("receive", "segments"), *sets], processes=1).outcomes
+        into = [outcome.figures["packets_in"] for outcome in results.values()]
+        assert all(low <= count <= high for count in into)
+        assert max(into) / min(into) < 1.03, "how the sender cut its bursts is nothing to such a receiver"
