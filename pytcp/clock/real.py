@@ -68,7 +68,7 @@ class RealRuntime(Runtime):
     def __init__(self, heap: TimerHeap | None = None, *, budget: int = BUDGET, burst: int = BURST) -> None:
         super().__init__(heap, budget=budget)
         self.burst = burst
-        self._serving = False  # some task is running passes, or between two of a burst
+        self._serving = False  # some task is between two bursts
         self._in_pass = False
         self._sleeper: trio.lowlevel.Task | None = None  # the kick task while it is parked
         self._nursery: trio.Nursery | None = None
@@ -86,7 +86,7 @@ class RealRuntime(Runtime):
     def kick(self) -> None:
         if not self.kicked:
             self.kicked = True
-            if not self._serving and self._sleeper is not None:
+            if self._sleeper is not None and not self._serving and not self._in_pass:
                 sleeper = self._sleeper
                 self._sleeper = None
                 trio.lowlevel.reschedule(sleeper)
@@ -153,11 +153,11 @@ class RealRuntime(Runtime):
         return more
 
     @trio.lowlevel.enable_ki_protection
-    async def _serve(self) -> None:
-        if self._serving:
-            return
+    async def _go_on(self) -> None:
+        """More bursts, as a burst has asked for, each after a turn for the programs."""
         self._serving = True
         try:
+            await trio.lowlevel.checkpoint()
             while self._burst():
                 await trio.lowlevel.checkpoint()
         finally:
@@ -171,7 +171,8 @@ class RealRuntime(Runtime):
                 await trio.lowlevel.wait_readable(fd)
             except trio.ClosedResourceError:
                 return
-            await self._serve()
+            if not self._serving and self._burst():
+                await self._go_on()
 
     @trio.lowlevel.enable_ki_protection
     async def _timers(self) -> None:
@@ -182,13 +183,14 @@ class RealRuntime(Runtime):
             self._armed = NEVER if deadline is None else deadline
             timerfd.set(0 if deadline is None else max(deadline, 1))
             await trio.lowlevel.wait_readable(timerfd.fd)
-            await self._serve()
+            if not self._serving and self._burst():
+                await self._go_on()
 
     @trio.lowlevel.enable_ki_protection
     async def _kicks(self) -> None:
         while True:
-            if self.kicked and not self._serving:
-                await self._serve()
+            if self.kicked and not self._serving and self._burst():
+                await self._go_on()
             self._sleeper = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort_kicks)
 

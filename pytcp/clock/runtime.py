@@ -68,19 +68,23 @@ class Runtime:
         budget = self.budget
         self.kicked = False
         backlog = False
+        polled = 0
         self.passes += 1
         self.now()
         for hook in self.before_pass:
             hook()
         for link in self._polled:
             try:
-                if link.poll(budget) >= budget:
+                frames = link.poll(budget)
+                if frames >= budget:
                     backlog = True
+                polled += frames
             except LinkDown as down:
                 self.remove_link(link)
                 for told in self.link_down:
                     told(link, down)
-        self.now()
+        if polled:
+            self.now()
         if heap.run_due(TIMER_BATCH) == TIMER_BATCH:
             self.kicked = True
         for hook in self.after_pass:

@@ -128,7 +128,7 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
         return 1
 
     flag = _clean_rtx_queue(sk, prior_fack, prior_una, flag, rs)
-    if sk.rack_dsack_seen or not sk.rack_reo_wnd_persist:
+    if sk.rack_dsack_seen or (sk.rack_reo_wnd_steps != 1 and not sk.rack_reo_wnd_persist):
         rack.update_reo_wnd(sk, rs)
     if sk.tlp_high_seq:
         tlp.process_ack(sk, ack, flag, rs)

@@ -18,13 +18,9 @@ RWND_LIMITED = 2
 SNDBUF_LIMITED = 3
 
 
-def _now_us(sk: Sock) -> int:
-    tick = sk.sysctl.tick_ns
-    return sk.host.now_ns // tick * tick // 1000
-
-
 def _switch(sk: Sock, kind: int) -> None:
-    now_us = _now_us(sk)
+    tick = sk.sysctl.tick_ns
+    now_us = sk.host.now_ns // tick * tick // 1000
     old = sk.chrono_kind
     if old:
         if sk.chrono_us is None:
@@ -53,5 +49,6 @@ def times_us(sk: Sock) -> tuple[int, int, int]:
     """(busy, rwnd_limited, sndbuf_limited) so far, us, as tcp_info reports them (busy = the sum)."""
     us = list(sk.chrono_us or (0, 0, 0))
     if sk.chrono_kind:
-        us[sk.chrono_kind - 1] += _now_us(sk) - sk.chrono_start_us
+        tick = sk.sysctl.tick_ns
+        us[sk.chrono_kind - 1] += sk.host.now_ns // tick * tick // 1000 - sk.chrono_start_us
     return sum(us), us[1], us[2]

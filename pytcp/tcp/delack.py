@@ -172,25 +172,30 @@ def must_ack_now(sk: Sock) -> bool:
 def delack_max(sk: Sock) -> int:
     """Longest delay of an ACK in jiffies: the option's, but one tick less than the smallest RTO."""
     tick = sk.sysctl.tick_ns
+    most = sk.delack_max_ns // tick
     rto_min = -(-sk.rto_min_us * 1000 // tick)
-    return min(sk.delack_max_ns // tick, max(rto_min, 2) - 1)
+    if most < rto_min:
+        return most
+    return rto_min - 1 if rto_min > 2 else 1 if most else 0
 
 
 def send_delayed_ack(sk: Sock) -> None:
     """Let the owed ACK wait for the timeout, or send it when an earlier timer is about to fire anyway."""
     sysctl = sk.sysctl
-    hz = sysctl.hz
     tick = sysctl.tick_ns
     ato = sk.ato_jiffies
     delack_min = sysctl.ato_min
     pending = sk.ack_pending
     if ato > delack_min:
+        hz = sysctl.hz
         longest = hz // 5 if pending & ACK_PUSHED or sk.pingpong >= sysctl.tcp_pingpong_thresh else hz // 2
         if sk.srtt_us:
             rtt = max(-(-(sk.srtt_us >> 3) * 1000 // tick), delack_min)
             longest = min(longest, rtt)
         ato = min(ato, longest)
-    ato = min(ato, delack_max(sk))
+    most = delack_max(sk)
+    if ato > most:
+        ato = most
     now = sk.host.now_ns // tick
     if pending & ACK_TIMER:
         running = sk.delack_timeout
@@ -202,8 +207,10 @@ def send_delayed_ack(sk: Sock) -> None:
             return
     sk.ack_pending = pending | ACK_SCHED | ACK_TIMER
     sk.delack_timeout = now + ato
-    sk.delack_deadline = when = timers.expiry(sk, ato * tick)
-    timers.touch(sk, when)
+    # short timers lie on the wheel's first level, where nothing but the next tick is rounded to
+    sk.delack_deadline = when = (now + ato + 1) * tick if ato < timers.FIRST_LEVEL else timers.expiry(sk, ato * tick)
+    if when < sk.heap_when:
+        timers.touch(sk, when)
 
 
 def timer(sk: Sock) -> None:

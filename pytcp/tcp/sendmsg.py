@@ -1,9 +1,10 @@
 """sendmsg: from the program's bytes to super-segments in the write queue (linux-tcp §1).
 
-Bytes are appended to the unsent tail up to size_goal, then to new skbs while the socket has send
-memory. Large immutable `bytes` are taken by reference, everything else is copied into slabs. sndbuf
-grows with the congestion window (autotuning), unless SO_SNDBUF fixed it. Memory is tested only when a
-new skb must be started. Sysctls: tcp_wmem, tcp_notsent_lowat.
+Bytes are appended to the unsent tail up to size_goal, then to new skbs while the socket has send memory.
+Immutable `bytes` are taken by reference if they are large or begin an skb (what follows a small one there is
+copied, so that many small writes do not make a long list), everything else is copied into slabs. sndbuf grows
+with the congestion window (autotuning), unless SO_SNDBUF fixed it. Memory is tested only when a new skb must
+be started. Sysctls: tcp_wmem, tcp_notsent_lowat.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from .skb import Buffer, Skb
 if TYPE_CHECKING:
     from .sock import Sock
 
-# bytes objects from this size on are kept by reference instead of copied
+# bytes objects from this size on are always kept by reference instead of copied
 BY_REFERENCE = 4096
 
 
@@ -62,12 +63,17 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
     mss = mtu.current_mss(sk)
     goal = mss if flags & MSG_OOB else mtu.size_goal(sk, mss)
     queue = sk.write_queue
-    view = memoryview(data)
-    if view.ndim != 1 or view.itemsize != 1:
-        view = view.cast("B")
-    size = len(view)
-    # a view of bytes counts, too: it is what is left of a send that was not taken whole
-    by_reference = size >= BY_REFERENCE and type(view.obj) is bytes and view.c_contiguous
+    whole = type(data) is bytes
+    if whole:
+        size = len(data)
+        by_reference = size >= BY_REFERENCE
+    else:
+        data = memoryview(data)
+        if data.ndim != 1 or data.itemsize != 1:
+            data = data.cast("B")
+        size = len(data)
+        # a view of bytes counts, too: it is what is left of a send that was not taken whole
+        by_reference = size >= BY_REFERENCE and type(data.obj) is bytes and data.c_contiguous
     done = 0
     base = sk.sysctl.skb_base_truesize
     while done < size:
@@ -89,10 +95,12 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
         copy = size - done
         if copy > room:
             copy = room
-        if by_reference:
-            skb.frags.append(view[done : done + copy])
+        if whole and copy == size and (by_reference or not skb.length):
+            skb.frags.append(data)
+        elif by_reference:
+            skb.frags.append(memoryview(data)[done : done + copy])
         else:
-            _copy(sk, skb, view[done : done + copy], copy)
+            _copy(sk, skb, memoryview(data)[done : done + copy], copy)
         if not done:
             skb.flags &= ~PSH
         skb.length += copy

@@ -45,6 +45,7 @@ KEEP_FIN_WAIT2 = 2
 RTO_MIN_NS = 200 * NSEC_PER_MSEC
 RESOURCE_PROBE_INTERVAL_NS = 500 * NSEC_PER_MSEC
 THIN_LINEAR_RETRIES = 6
+FIRST_LEVEL = 63  # ticks: timers below are kept to the tick
 
 
 def expiry(sk: Sock | Request | TimeWait, delay_ns: int) -> int:
@@ -56,7 +57,7 @@ def _wheel(now_ns: int, delay_ns: int, tick: int) -> int:
     ticks = -(-delay_ns // tick)
     expires = now_ns // tick + ticks
     granularity = 1
-    start = 63
+    start = FIRST_LEVEL
     while ticks >= start:
         granularity <<= 3
         start <<= 3
@@ -175,7 +176,9 @@ def rearm_rto(sk: Sock) -> None:
 
 def set_xmit_timer(sk: Sock) -> None:
     """After an ACK: a loss probe if one makes sense, else the RTO."""
-    if not tlp.schedule(sk, True):
+    if not sk.packets_out:
+        clear_rtx(sk)
+    elif not tlp.schedule(sk, True):
         rearm_rto(sk)
 
 

@@ -72,6 +72,7 @@ class TimeWait:
         "host",
         "last_oow_ack_ns",
         "mark",
+        "pseudo_base",
         "rcv_nxt",
         "rcv_wnd",
         "rcv_wscale",
@@ -104,6 +105,7 @@ class TimeWait:
         self.v6only = sk.v6only
         self.bound_dev_if = sk.bound_dev_if
         self.demux_key: Any = sk.demux_key
+        self.pseudo_base = sk.pseudo_base
         self.hashed = False
         self.substate = substate
         self.snd_nxt = sk.snd_nxt

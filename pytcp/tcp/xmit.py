@@ -252,7 +252,7 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
     rwnd_limited = False
     cwnd_limited = False
     held = 0
-    max_segs = tso.tso_segs(sk, mss)
+    max_segs = 0  # not yet worked out: a small segment alone does not ask
     unsplit = sysctl.sized_by_sendmsg
     had_packets = sk.packets_out
     while True:
@@ -277,10 +277,12 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
             if quota > half:
                 quota = half or 1
                 why = "cwnd/2"
-        if quota > max_segs:
+        length = skb.length
+        if not max_segs and (length > mss or skb.next is not None or trace is not None):
+            max_segs = tso.tso_segs(sk, mss)
+        if 0 < max_segs < quota:
             quota = max_segs
             why = "autosize"
-        length = skb.length
         # two segments of a jumbo MSS may be more than an IPv4 packet can hold
         if quota * mss > length and skb.next is not None and sysctl.grow_skb and quota * mss <= sk.gso_max_size:
             _grow(sk, skb, quota * mss)
