@@ -256,6 +256,13 @@ def _check_word(sysctl: Sysctl, entry: Entry, word: str) -> str:
 
         if word not in cong.available():
             raise OSError(errno.ENOENT, f"{entry.name}: no congestion control {word!r}; there are {', '.join(cong.available())}")
+    elif entry.attr == "tcp_fastopen_key":
+        from pytcp.tcp import fastopen
+
+        try:
+            fastopen.parse_key(word)
+        except ValueError as error:
+            raise OSError(errno.EINVAL, f"{entry.name}: {error}") from None
     else:
         if word not in entry.words:
             raise OSError(errno.EINVAL, f"{entry.name}: {word!r} is not one of {', '.join(entry.words)}")

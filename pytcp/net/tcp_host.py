@@ -27,6 +27,7 @@ from pytcp.link.offload import segment
 from pytcp.tcp import gates, icmp_err
 from pytcp.tcp import input as tcp_input
 from pytcp.tcp.const import CLOSE, CWR, LISTEN, SYN_SENT
+from pytcp.tcp.fastopen import HostState
 from pytcp.tcp.reset import closed_port
 from pytcp.tcp.seq import unwrap
 from pytcp.tcp.sock import Sock
@@ -126,6 +127,7 @@ class TcpHost:
         self._wakes: dict[Sock, int] = {}
         self._owed: list[tuple[Sock, Skb | None, int]] = []  # completions of frames that were dropped
         self._threads: list[ThreadRing] = []  # the rings that other threads complete
+        self.fastopen = HostState()
         self._secret = self.random.randbytes(16)
         self._reset_flow = 0  # label a RST takes over from the segment it answers
         self.iif = 0  # device index of the segment that `receive_tcp` has in hand

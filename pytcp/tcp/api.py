@@ -15,7 +15,7 @@ import errno
 from pytcp.wire.addr import is_link_local
 
 from . import close as closing
-from . import cong, handshake
+from . import cong, fastopen, fastopen_client, handshake
 from . import listen as listening
 from .close import BINDADDR_LOCK, BINDPORT_LOCK, finish_close, lingering
 from .close import disconnect as _disconnect
@@ -39,6 +39,7 @@ from .info import TcpInfo, tcp_info
 from .poll import poll
 from .recv import inq, inq_hint, recv, recv_into, would_block
 from .sendmsg import sendmsg
+from .skb import Buffer
 from .sock import Sock
 from .sockopt import getsockopt, setsockopt, take_error
 from .sockopt_ip import IP_BIND_ADDRESS_NO_PORT, IP_FREEBIND, IP_TRANSPARENT
@@ -70,6 +71,7 @@ __all__ = [
     "read_error_queue",
     "recv",
     "recv_into",
+    "send_fastopen",
     "sendmsg",
     "setsockopt",
     "shutdown",
@@ -168,7 +170,11 @@ def connect(sk: Sock, addr: bytes, port: int, scope_id: int = 0) -> None:
             raise _error(errno.EISCONN, "Transport endpoint is already connected")
         _begin(sk, addr, port, scope_id)
         sk.ss_state = SS_CONNECTING
+        if fastopen_client.is_deferred(sk):
+            return
         pending = errno.EINPROGRESS
+    elif fastopen_client.is_deferred(sk):
+        raise _error(errno.EISCONN, "Transport endpoint is already connected")
     if sk.state == SYN_SENT or sk.state == SYN_RECV:
         raise _error(pending, "Operation now in progress" if pending == errno.EINPROGRESS else "Operation already in progress")
     if sk.state == CLOSE:
@@ -222,7 +228,38 @@ def _begin(sk: Sock, addr: bytes, port: int, scope_id: int) -> None:
         sk.dst = None
         sk.family = family
         raise
-    handshake.connect(sk)
+    if sk.fastopen is None:
+        handshake.connect(sk)
+    elif not fastopen_client.defer_connect(sk):
+        try:
+            handshake.connect(sk)
+        finally:
+            if sk.fastopen.data is None:
+                sk.fastopen.wanted = False
+
+
+def send_fastopen(sk: Sock, data: Buffer, flags: int, addr: bytes, port: int) -> int:
+    """sendto(MSG_FASTOPEN): connect, and have the SYN take what it can of `data`. Returns how much that was.
+
+    Raises OSError: EINPROGRESS (the SYN asks for a cookie and took nothing), EOPNOTSUPP (tcp_fastopen), else as connect()."""
+    state = fastopen_client.begin(sk, data)
+    error: OSError | None = None
+    try:
+        if fastopen_client.is_deferred(sk):
+            state.deferred = False
+            handshake.connect(sk)
+            error = _error(errno.EINPROGRESS, "Operation now in progress")
+        else:
+            connect(sk, addr, port)
+    except OSError as raised:
+        error = raised
+    finally:
+        copied = fastopen_client.end(state)
+    if error is not None:
+        if copied and error.errno == errno.EINPROGRESS:
+            return copied
+        raise error
+    return copied + sendmsg(sk, memoryview(data)[copied:], flags)
 
 
 def disconnect(sk: Sock) -> None:
@@ -242,6 +279,7 @@ def listen(sk: Sock, backlog: int) -> None:
     if sk.state == LISTEN:
         return
     _ready(sk)
+    fastopen.listen(sk)
     listening.start(sk)
     sk.state = LISTEN
     try:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import errno
 
-from . import gates, listen, recv, rwnd, timers, timewait, xmit
+from . import fastopen, fastopen_client, gates, listen, recv, rwnd, timers, timewait, xmit
 from .const import (
     ACK,
     CLOSE,
@@ -98,6 +98,10 @@ def done(sk: Sock) -> None:
         sk.mib.TcpAttemptFails += 1
     set_state(sk, CLOSE)
     timers.clear_all(sk)
+    if sk.fastopen is not None:
+        fastopen_client.ended(sk)
+        if sk.fastopen.request is not None:
+            fastopen.release(sk, False)
     sk.shutdown = SHUTDOWN_MASK
     if sk.sock_flags & SF_DEAD:
         destroy(sk)
@@ -222,6 +226,8 @@ def disconnect(sk: Sock) -> None:
     timers.clear_all(sk)
     recv.purge(sk)
     xmit.free_queues(sk)
+    if sk.fastopen is not None:
+        sk.fastopen.forget()
     _renew(sk)
     sk.host.wake(sk, EVERYTHING)
 

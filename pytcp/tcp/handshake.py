@@ -14,7 +14,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import ack, close, cong, cwnd, delack, ecn, input, isn, keepalive, mtu, pacing, reset, rwnd, sendmsg, seq, timers, timewait, xmit
+from . import (
+    ack,
+    close,
+    cong,
+    cwnd,
+    delack,
+    ecn,
+    fastopen,
+    fastopen_client,
+    input,
+    isn,
+    keepalive,
+    mtu,
+    pacing,
+    reset,
+    rtt,
+    rwnd,
+    sendmsg,
+    seq,
+    timers,
+    timewait,
+    xmit,
+)
 from .const import (
     ACK,
     ACK_SCHED,
@@ -187,8 +209,12 @@ def _syn_ack(sk: Sock, seg: Segment, saw_tstamp: bool) -> None:
     rwnd.init_rcv_mss(sk)
     sk.copied_seq = sk.rcv_nxt
     finish_connect(sk)
+    again = sk.fastopen is not None and fastopen_client.rcv_synack(sk, seg)
     if not sk.sock_flags & SF_DEAD:
         sk.host.wake(sk, POLLOUT)
+    if again:
+        # the data of the SYN has just been sent again, and acknowledges
+        return
     if sk.defer_accept or delack.in_pingpong(sk):
         _delay_third_ack(sk)
     else:
@@ -272,13 +298,21 @@ def syn_recv_established(sk: Sock, seg: Segment) -> None:
     """An acceptable ACK in SYN_RECV, already processed by tcp_ack: ESTABLISHED. For accepted children and crossed SYNs alike."""
     # the ACK of a SYN-ACK is not seen by tcp_ack's delivery count
     sk.delivered += 1
-    undo_spurious_syn(sk)
-    sk.retrans_stamp = 0
-    if sk.tstamp_ok:
-        # before the buffers are measured in segments
-        sk.advmss -= TSTAMP_ALIGNED
-    init_transfer(sk)
-    sk.copied_seq = sk.rcv_nxt
+    if sk.fastopen is not None and sk.fastopen.request is not None:
+        req = sk.fastopen.request
+        if not sk.srtt_us and not req.num_retrans:
+            rtt.synack_rtt_meas(sk, sk.host.now_ns // 1000 - req.snt_synack_us)
+        if sk.tstamp_ok:
+            sk.advmss -= TSTAMP_ALIGNED
+        fastopen.established(sk)
+    else:
+        undo_spurious_syn(sk)
+        sk.retrans_stamp = 0
+        if sk.tstamp_ok:
+            # before the buffers are measured in segments
+            sk.advmss -= TSTAMP_ALIGNED
+        init_transfer(sk)
+        sk.copied_seq = sk.rcv_nxt
     close.set_state(sk, ESTABLISHED)
     sk.snd_una = seg.ack
     sk.snd_wnd = seg.window << sk.snd_wscale

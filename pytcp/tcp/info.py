@@ -22,6 +22,7 @@ OPT_SACK = 2
 OPT_WSCALE = 4
 OPT_ECN = 8
 OPT_ECN_SEEN = 16
+OPT_SYN_DATA = 32
 
 M32 = 0xFFFFFFFF
 
@@ -190,6 +191,10 @@ def _options(sk: Sock, info: TcpInfo) -> None:
         info.options |= OPT_ECN
     if sk.ecn_flags & ecn.SEEN:
         info.options |= OPT_ECN_SEEN
+    if sk.fastopen is not None:
+        info.fastopen_client_fail = sk.fastopen.client_fail
+        if sk.fastopen.syn_data_acked:
+            info.options |= OPT_SYN_DATA
 
 
 def _timing(sk: Sock, info: TcpInfo) -> None:

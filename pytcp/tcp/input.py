@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from . import ack, challenge, close, delack, drs, established, handshake, listen, paws, reassembly, rwnd, sack_send, timewait, urgent, xmit
+from . import ack, challenge, close, delack, drs, established, fastopen, handshake, listen, paws, reassembly, rwnd, sack_send, timewait, urgent, xmit
 from . import trace as tracing
 from .const import (
     ACK,
@@ -261,6 +261,9 @@ def _state_process(sk: Sock, seg: Segment) -> None:
     """SYN_RECV, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, CLOSING, LAST_ACK."""
     if not seg.flags & (ACK | RST | SYN):
         return
+    waiting = sk.fastopen is not None and sk.fastopen.request is not None
+    if waiting and not fastopen.acceptable(sk, seg):
+        return
     _note_timestamp(sk, seg)
     if not validate_incoming(sk, seg, False):
         return
@@ -276,6 +279,8 @@ def _state_process(sk: Sock, seg: Segment) -> None:
     if state == SYN_RECV:
         handshake.syn_recv_established(sk, seg)
     elif state == FIN_WAIT1:
+        if waiting:
+            fastopen.established(sk)
         if sk.snd_una == sk.write_seq and not _fin_acked(sk, seg):
             return
     elif state == CLOSING:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from . import close, delack, handshake, isn, request, reset, seq, syncookies
-from .const import ACK, AE, CWR, ECE, FIN, MAX_WSCALE, RST, SYN
+from . import close, delack, fastopen, handshake, isn, request, reset, seq, syncookies
+from .const import ACK, AE, CWR, ECE, FIN, MAX_WSCALE, POLLIN, RST, SYN
 from .options import M32, TSTAMP_ALIGNED
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ def stop(sk: Sock) -> None:
     sk.syn_queue = None
     children, sk.accept_queue = sk.accept_queue, None
     for child in children:
+        if fastopen.waiting(child):
+            fastopen.release(child, False)
         close.disconnect(child)
         close.destroy(child)
 
@@ -174,9 +176,16 @@ def _syn(sk: Sock, seg: Segment, tw_isn: int) -> bool:
     req.choose_window(req.advmss - (TSTAMP_ALIGNED if req.tstamp_ok else 0))
     if sk.optmem is not None:
         req.saved_syn = _saved_syn(sk.optmem, seg)
+    child = None
     if not cookie:
-        req.start()
+        child = fastopen.try_fastopen(sk, seg, req)
+        if child is None:
+            req.start()
     req.send_synack()
+    if child is not None:
+        sk.host.hash(child)
+        sk.accept_queue.append(child)
+        sk.host.wake(sk, POLLIN)
     return True
 
 

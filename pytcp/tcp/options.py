@@ -3,7 +3,8 @@
 Linux places its NOPs so that every header it builds has one of a few layouts, and receivers (GRO, the
 header prediction of other stacks, middleboxes, fingerprinting) have come to expect them (linux-tcp §9):
 
-  SYN, SYN-ACK   MSS, [SACK-permitted + timestamps | NOP NOP timestamps], [NOP NOP SACK-permitted], NOP window scale
+  SYN, SYN-ACK   MSS, [SACK-permitted + timestamps | NOP NOP timestamps], [NOP NOP SACK-permitted], NOP window scale,
+                 [Fast Open cookie or request, padded behind]
   established    [NOP NOP timestamps], [NOP NOP SACK: a DSACK block first, then the newest blocks]
 
 TSval is milliseconds of host time plus a per-connection offset (RFC 7323 §5.4 allows any clock of 1 ms
@@ -15,7 +16,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from pytcp.wire.tcpopt import MAX_OPTIONS, MSS, NOP, SACK, SACK_PERM, TIMESTAMP, TS_WORD, WSCALE
+from pytcp.wire.tcpopt import MAX_OPTIONS, MSS, NOP, SACK, SACK_PERM, TIMESTAMP, TS_WORD, WSCALE, opt_fastopen
 
 if TYPE_CHECKING:
     from .request import Request
@@ -55,12 +56,26 @@ def syn_options(sk: Sock) -> bytes:
 
     They offer what the sysctls allow, whatever a crossing SYN of the peer said."""
     sysctl = sk.sysctl
-    return encode_syn(
+    out = encode_syn(
         advertised_mss(sk),
         (tsval_now(sk), sk.ts_recent) if sysctl.tcp_timestamps else None,
         bool(sysctl.tcp_sack),
         sk.rcv_wscale if sysctl.tcp_window_scaling else None,
     )
+    state = sk.fastopen
+    if state is not None and state.cookie is not None:
+        whole = append_cookie(out, state.cookie, state.exp)
+        state.syn_option = len(whole) > len(out)
+        state.syn_exp = state.syn_option and state.exp
+        return whole
+    return out
+
+
+def append_cookie(opts: bytes, cookie: bytes, exp: bool) -> bytes:
+    """The Fast Open option behind the others of a SYN, where there is room for it."""
+    option = opt_fastopen(cookie, exp)
+    option += bytes((NOP,)) * (-len(option) % 4)
+    return opts + option if len(opts) + len(option) <= MAX_OPTIONS else opts
 
 
 def advertised_mss(sk: Sock) -> int:
@@ -73,12 +88,13 @@ def advertised_mss(sk: Sock) -> int:
 
 def synack_options(req: Request) -> bytes:
     """Options of a SYN-ACK: those the SYN offered and we agreed to."""
-    return encode_syn(
+    out = encode_syn(
         req.advmss,
         (req.tsval(), req.ts_recent) if req.tstamp_ok else None,
         req.sack_ok,
         req.rcv_wscale if req.wscale_ok else None,
     )
+    return out if req.tfo_cookie is None else append_cookie(out, req.tfo_cookie, req.tfo_exp)
 
 
 def _blocks(sk: Sock, room: int) -> int:

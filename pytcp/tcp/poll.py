@@ -28,7 +28,16 @@ def poll(sk: Sock) -> int:
         mask |= POLLHUP
     if shutdown & RCV_SHUTDOWN:
         mask |= POLLIN | POLLRDHUP
-    if state not in (SYN_SENT, SYN_RECV):
+    opening = state in (SYN_SENT, SYN_RECV)
+    early = sk.fastopen
+    if opening and early is not None:
+        if state == SYN_RECV:
+            # a child that has had the data of its SYN
+            opening = early.request is None
+        elif early.deferred:
+            # connect() waits for the data that the first write brings
+            mask |= POLLOUT
+    if not opening:
         target = sk.rcvlowat
         if sk.urg_data:
             if sk.urg_seq == sk.copied_seq and not sk.rx_opt_oobinline:

@@ -98,6 +98,14 @@ def queue_rcv(sk: Sock, seg: Segment) -> None:
     sk.rcv_nxt = seg.end_seq
 
 
+def take_syn_data(sk: Sock, seg: Segment) -> None:
+    """What a SYN carries under Fast Open is delivered without the questions put to data of a connection; it is acknowledged by the SYN-ACK."""
+    memory.reserve(sk, seg.truesize)
+    queue_rcv(sk, seg)
+    if seg.flags & FIN:
+        input.fin(sk)
+
+
 def _queue_in_order(sk: Sock, seg: Segment) -> None:
     if not memory.try_rmem_schedule(sk, seg):
         sk.ack_pending |= ACK_NOMEM | ACK_NOW | ACK_SCHED

@@ -202,7 +202,7 @@ def inq(sk: Sock) -> int:
     if state == LISTEN:
         raise OSError(errno.EINVAL, "Invalid argument")
     if state in (SYN_SENT, SYN_RECV):
-        return 0
+        return 0  # also with the data of Fast Open
     if sk.urg_data and not sk.rx_opt_oobinline and sk.copied_seq <= sk.urg_seq < sk.rcv_nxt:
         return sk.urg_seq - sk.copied_seq
     left = sk.rcv_nxt - sk.copied_seq

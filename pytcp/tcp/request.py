@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytcp.wire.addr import is_link_local
 
-from . import challenge, cong, ecn, handshake, input, keepalive, listen, mtu, options, reset, rtt, rwnd, seq, timers, timewait
+from . import challenge, cong, ecn, fastopen, handshake, input, keepalive, listen, mtu, options, reset, rtt, rwnd, seq, timers, timewait
 from .const import ACK, ECE, FIN, NSEC_PER_MSEC, NSEC_PER_SEC, POLLIN, RST, SYN, SYN_RECV
 from .options import M32, TSTAMP_ALIGNED
 from .sock import NEVER
@@ -42,6 +42,7 @@ class Request:
         "rcv_isn", "snt_isn", "mss", "advmss", "tstamp_ok", "sack_ok", "wscale_ok", "ecn_ok", "snd_wscale", "rcv_wscale",
         "ts_recent", "ts_offset", "cookie_tsval", "window_clamp", "rcv_wnd", "saved_syn", "syn_tos",
         # progress
+        "rcv_nxt", "tfo_cookie", "tfo_exp",
         "acked", "num_retrans", "num_timeout", "deadline", "expires_ns", "armed", "last_oow_ack_ns", "snt_synack_us", "snt_tsval_first", "snt_tsval_last",
     )  # fmt: skip
 
@@ -89,6 +90,9 @@ class Request:
         self.saved_syn: bytes | None = None
         self.syn_tos = seg.tos
 
+        self.rcv_nxt = self.rcv_isn + 1  # what the SYN-ACK acknowledges
+        self.tfo_cookie: bytes | None = None  # Fast Open: for the first SYN-ACK
+        self.tfo_exp = False
         self.acked = False
         self.num_retrans = 0
         self.num_timeout = 0
@@ -130,15 +134,17 @@ class Request:
             tos = self.syn_tos & ~ECN_MASK | tos & ECN_MASK
         flags = SYN | ACK | (ECE if self.ecn_ok else 0)
         opts = options.synack_options(self)
+        self.tfo_cookie = None
         self._send(self.snt_isn, flags, min(self.rcv_wnd, 65535), opts, tos)
 
     def _send(self, number: int, flags: int, window: int, opts: bytes, tos: int) -> None:
         reset.reply(
-            self.host, self.family, self.saddr, self.daddr, self.sport, self.dport, number, self.rcv_isn + 1, flags, window, opts,
+            self.host, self.family, self.saddr, self.daddr, self.sport, self.dport, number, self.rcv_nxt, flags, window, opts,
             tos=tos, ttl=self.ttl, mark=self.mark, flowlabel=self.flowlabel, dev_if=self.bound_dev_if,
         )  # fmt: skip
 
-    def _resend_synack(self) -> None:
+    def resend_synack(self) -> None:
+        """Send the SYN-ACK once more."""
         self.host.rehash(self)
         self.send_synack()
         self.num_retrans += 1
@@ -193,7 +199,7 @@ class Request:
             self.drop()
             return
         if resend:
-            self._resend_synack()
+            self.resend_synack()
         if not self.num_timeout:
             lsk.syn_queue.young -= 1
         self.num_timeout += 1
@@ -212,11 +218,35 @@ class Request:
 
     def receive(self, seg: Segment) -> None:
         """A segment for this half-open connection."""
+        flags = seg.flags
+        start = seg.seq = seq.unwrap(seg.seq, self.rcv_isn)
+        seg.end_seq = start + seg.length + (1 if flags & SYN else 0) + (1 if flags & FIN else 0)
+        if not self.judge(seg, None):
+            return
+        if self.num_timeout < self.listener.defer_accept and seg.end_seq == self.rcv_nxt:
+            self.acked = True
+            self.mib.TCPDeferAcceptDrop += 1
+            return
+        child = self.spawn(seg)
+        if child is None:
+            if self.sysctl.tcp_abort_on_overflow:
+                self._embryonic_reset(seg)
+            else:
+                self.acked = True
+            return
+        self.drop()
+        if not self.num_retrans:
+            rtt.synack_rtt_meas(child, self.host.now_ns // 1000 - self.snt_synack_us)
+        deliver(child, seg)
+
+    def judge(self, seg: Segment, child: Sock | None) -> bool:
+        """Whether an unwrapped segment is an ACK that may pass; what else it calls for is done here.
+
+        child: that of Fast Open, which has its data already: it looks at the acknowledgement number itself."""
         sysctl = self.sysctl
         flags = seg.flags
         rcv_isn = self.rcv_isn
-        start = seg.seq = seq.unwrap(seg.seq, rcv_isn)
-        end = seg.end_seq = start + seg.length + (1 if flags & SYN else 0) + (1 if flags & FIN else 0)
+        start, end = seg.seq, seg.end_seq
         flg = flags & (RST | SYN | ACK)
         saw_tstamp = seg.saw_tstamp and bool(sysctl.tcp_timestamps)
         paws = echo_wrong = False
@@ -228,13 +258,14 @@ class Request:
 
         if start == rcv_isn and flg == SYN and not paws:
             if not challenge.oow_rate_limited(self, seg, "TCPACKSkippedSynRecv"):
-                self._resend_synack()
-                self._schedule()
-            return
-        if flg & ACK and (seg.ack - self.snt_isn - 1) & M32:
+                self.resend_synack()
+                if child is None:
+                    self._schedule()
+            return False
+        if child is None and flg & ACK and (seg.ack - self.snt_isn - 1) & M32:
             reset.send_reset(self.listener, seg)
-            return
-        rcv_nxt = rcv_isn + 1
+            return False
+        rcv_nxt = self.rcv_nxt
         if paws or echo_wrong or not timewait.in_window(start, end, rcv_nxt, rcv_nxt + min(self.rcv_wnd, 65535)):
             if not flg & RST and not challenge.oow_rate_limited(self, seg, "TCPACKSkippedSynRecv"):
                 self._send_ack(seg.tos)
@@ -242,33 +273,24 @@ class Request:
                 self.mib.PAWSEstab += 1
             elif echo_wrong:
                 self.mib.TSEcrRejected += 1
-            return
+            return False
         if start == rcv_isn:
             # a SYN repeated together with the ACK: its number lies before the window
             flg &= ~SYN
         if flg & (RST | SYN):
             self.mib.TcpAttemptFails += 1
-            self._embryonic_reset(seg)
-            return
+            if child is None:
+                self._embryonic_reset(seg)
+            elif flg & RST:
+                fastopen.reset_by_peer(child)
+            else:
+                reset.send_reset(child, seg)
+            return False
         if not flg & ACK:
-            return
+            return False
         if saw_tstamp and start <= rcv_nxt:
             self.ts_recent = seg.tsval
-        if self.num_timeout < self.listener.defer_accept and end == rcv_nxt:
-            self.acked = True
-            self.mib.TCPDeferAcceptDrop += 1
-            return
-        child = self.spawn(seg)
-        if child is None:
-            if sysctl.tcp_abort_on_overflow:
-                self._embryonic_reset(seg)
-            else:
-                self.acked = True
-            return
-        self.drop()
-        if not self.num_retrans:
-            rtt.synack_rtt_meas(child, self.host.now_ns // 1000 - self.snt_synack_us)
-        deliver(child, seg)
+        return True
 
     def _embryonic_reset(self, seg: Segment) -> None:
         reset.send_reset(self.listener, seg)

@@ -157,7 +157,11 @@ def simple_retransmit(sk: Sock) -> None:
         return
     if not sk.sack_ok:
         sk.sacked_out = min(sk.sacked_out, sk.packets_out - sk.lost_out)
-    # the packets were not lost to congestion: the window stays
+    non_congestion_loss(sk)
+
+
+def non_congestion_loss(sk: Sock) -> None:
+    """Resend what is marked lost, and was not lost to congestion: the window stays."""
     if sk.ca_state != CA_LOSS:
         sk.high_seq = sk.snd_nxt
         sk.snd_ssthresh = max(sk.snd_ssthresh if sk.ca_state in (CA_CWR, CA_RECOVERY) else cwnd.current_ssthresh(sk), 2)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from . import cwnd, gates, mtu, push, rate, slab, xmit
+from . import cwnd, fastopen_client, gates, mtu, push, rate, slab, xmit
 from .chrono import BUSY, SNDBUF_LIMITED
 from .chrono import start as chrono_start
 from .chrono import stop as chrono_stop
@@ -52,8 +52,12 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
             _raise_pending(sk)
         if sk.shutdown & SEND_SHUTDOWN or not state_bit & (SF_SYN_SENT | SF_SYN_RECV):
             raise OSError(errno.EPIPE, "Broken pipe")
-        sk.nospace = True
-        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        state = sk.fastopen
+        if state is not None and state.deferred:
+            return fastopen_client.send_deferred(sk, data)
+        if state is None or state.request is None:
+            sk.nospace = True
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
     rate.check_app_limited(sk)
     if sk.sk_err:
         _raise_pending(sk)

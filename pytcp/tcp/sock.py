@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pytcp.wire.tcp import Segment
 
     from .cong.base import CongestionControl
+    from .fastopen import HostState
     from .skb import Buffer, Skb
     from .trace import Tracer
 
@@ -39,6 +40,10 @@ class Host(Protocol):
 
     @property
     def sysctl(self) -> TcpSysctl: ...
+
+    @property
+    def fastopen(self) -> HostState:
+        """What Fast Open remembers of the host."""
 
     @property
     def mib(self) -> TcpMib: ...
@@ -180,7 +185,7 @@ class Sock:
         "dsack_dups", "rcv_ooopack", "timeout_rehash", "chrono_kind", "chrono_start_us", "chrono_us",
         # --- why (gates, close, net) ---
         "gate", "gate_since_ns", "gate_seq", "gate_below", "gate_sums", "trace",
-        # --- rare features, made on demand (cong, icmp_err, request, sockopt_ip, sockopt_tcp) ---
+        # --- rare features, made on demand (cong, fastopen, icmp_err, request, sockopt_ip, sockopt_tcp) ---
         "fastopen", "error_queue", "saved_syn", "cong_name",
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 
-from . import cong, delack, info, keepalive, mtu, options, rwnd, xmit
+from . import cong, delack, fastopen, fastopen_client, info, keepalive, mtu, options, rwnd, xmit
 from .const import CLOSE, LISTEN, NAGLE_CORK, NAGLE_OFF, NAGLE_PUSH, NSEC_PER_MSEC, NSEC_PER_SEC, SF_CLOSE, SF_LISTEN
 from .sock import Sock
 from .sockopt_kinds import (
@@ -55,6 +55,10 @@ TCP_NOTSENT_LOWAT = 25
 TCP_CC_INFO = 26
 TCP_SAVE_SYN = 27
 TCP_SAVED_SYN = 28
+TCP_FASTOPEN = 23
+TCP_FASTOPEN_CONNECT = 30
+TCP_FASTOPEN_KEY = 33
+TCP_FASTOPEN_NO_COOKIE = 34
 TCP_INQ = 36
 TCP_TX_DELAY = 37
 TCP_RTO_MAX_MS = 44
@@ -262,6 +266,16 @@ def saved_syn(sk: Sock, buflen: int) -> bytes:
 
 # ---------------------------------------------------------------- tables
 
+def _set_no_cookie(sk: Sock, value: int) -> None:
+    check(value in (0, 1) and bool(1 << sk.state & (SF_CLOSE | SF_LISTEN)))
+    fastopen.of(sk).no_cookie = value
+
+
+def _set_fastopen_key(sk: Sock, value: bytes) -> None:
+    check(len(value) in (fastopen.KEY_LEN, 2 * fastopen.KEY_LEN))
+    fastopen.of(sk).keys = value
+
+
 _KEPT: dict[Key, int] = {
     (IPPROTO_TCP, TCP_SAVE_SYN): 0,
     (IPPROTO_TCP, TCP_INQ): 0,
@@ -291,6 +305,9 @@ SET: dict[Key, Setter] = {key: flag(key) for key in _KEPT} | {
     (IPPROTO_TCP, TCP_NOTSENT_LOWAT): _set_notsent_lowat,
     (IPPROTO_TCP, TCP_SAVE_SYN): in_range((IPPROTO_TCP, TCP_SAVE_SYN), 0, 2),
     (IPPROTO_TCP, TCP_INQ): in_range((IPPROTO_TCP, TCP_INQ), 0, 1),
+    (IPPROTO_TCP, TCP_FASTOPEN): fastopen.set_max_qlen,
+    (IPPROTO_TCP, TCP_FASTOPEN_CONNECT): fastopen_client.set_connect,
+    (IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE): _set_no_cookie,
     (IPPROTO_TCP, TCP_TX_DELAY): in_range((IPPROTO_TCP, TCP_TX_DELAY), 0, TX_DELAY_LIMIT - 1),
     (IPPROTO_TCP, TCP_RTO_MAX_MS): _set_rto_max,
     (IPPROTO_TCP, TCP_RTO_MIN_US): _set_rto_min,
@@ -299,6 +316,7 @@ SET: dict[Key, Setter] = {key: flag(key) for key in _KEPT} | {
 
 SET_BYTES: dict[Key, ByteSetter] = {
     (IPPROTO_TCP, TCP_CONGESTION): _set_congestion,
+    (IPPROTO_TCP, TCP_FASTOPEN_KEY): _set_fastopen_key,
 }
 
 GET: dict[Key, Getter] = {key: kept_getter(key) for key in _KEPT} | {
@@ -324,6 +342,10 @@ GET: dict[Key, Getter] = {key: kept_getter(key) for key in _KEPT} | {
     (IPPROTO_TCP, TCP_TIMESTAMP): lambda sk: to_int(options.tsval_now(sk)),
     (IPPROTO_TCP, TCP_NOTSENT_LOWAT): lambda sk: to_int(sk.notsent_lowat),
     (IPPROTO_TCP, TCP_CC_INFO): _get_cc_info,
+    (IPPROTO_TCP, TCP_FASTOPEN): lambda sk: sk.fastopen.max_qlen if sk.fastopen is not None else 0,
+    (IPPROTO_TCP, TCP_FASTOPEN_CONNECT): lambda sk: sk.fastopen.connect if sk.fastopen is not None else 0,
+    (IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE): lambda sk: sk.fastopen.no_cookie if sk.fastopen is not None else 0,
+    (IPPROTO_TCP, TCP_FASTOPEN_KEY): fastopen.keys_of,
     (IPPROTO_TCP, TCP_RTO_MAX_MS): lambda sk: sk.rto_max_ns // NSEC_PER_MSEC,
     (IPPROTO_TCP, TCP_RTO_MIN_US): field("rto_min_us"),
     (IPPROTO_TCP, TCP_DELACK_MAX_US): lambda sk: sk.delack_max_ns // 1000,

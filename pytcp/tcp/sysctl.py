@@ -28,6 +28,8 @@ class TcpSysctl:
     tcp_ecn: int = 2
     tcp_ecn_fallback: int = 1
     tcp_fastopen: int = 1
+    tcp_fastopen_blackhole_timeout_sec: int = 0
+    tcp_fastopen_key: str = "00000000-00000000-00000000-00000000"
     tcp_fin_timeout: int = 60
     tcp_frto: int = 2
     tcp_invalid_ratelimit: int = 500
@@ -174,7 +176,9 @@ TABLE: tuple[Entry, ...] = (
     _ipv4("tcp_early_retrans", 0, 4, "3, 4: tail loss probes on"),
     _ipv4("tcp_ecn", 0, 2, "0 off, 1 request and accept, 2 accept only"),
     _ipv4("tcp_ecn_fallback", 0, 1, "repeat a SYN without ECN when the first got no answer"),
-    _ipv4("tcp_fastopen", None, _I31, "bits: 1 client, 2 server, 4 client without cookie"),
+    _ipv4("tcp_fastopen", None, _I31, "bits: 1 client, 2 server, 4 client without cookie, 0x200 server without, 0x400 every listener"),
+    _ipv4("tcp_fastopen_blackhole_timeout_sec", 0, _I31, "pause of Fast Open after SYNs with it were swallowed, s; 0 = none"),
+    _ipv4("tcp_fastopen_key", None, None, "key of Fast Open cookies, and after a comma one that is accepted as well"),
     _ipv4("tcp_fin_timeout", None, 120000, "seconds an orphan stays in FIN_WAIT2"),
     _ipv4("tcp_frto", 0, 255, "detect spurious RTOs (RFC 5682)"),
     _ipv4("tcp_invalid_ratelimit", 0, _I31, "ms between answers to invalid segments, per socket"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import close, delack, gates, handshake, keepalive, probe0, rack, retransmit, rtt, sack_send, tlp, tsq
+from . import close, delack, fastopen, fastopen_client, gates, handshake, keepalive, probe0, rack, retransmit, rtt, sack_send, tlp, tsq
 from .const import (
     CA_DISORDER,
     CA_LOSS,
@@ -164,6 +164,9 @@ def rto_delta_us(sk: Sock) -> int:
 
 def rearm_rto(sk: Sock) -> None:
     """Restart the RTO for what is in flight, or stop it when nothing is."""
+    if sk.fastopen is not None and sk.fastopen.request is not None:
+        # the timer repeats the SYN-ACK
+        return
     if not sk.packets_out:
         clear_rtx(sk)
         return
@@ -202,6 +205,9 @@ def _rtx_timer(sk: Sock) -> None:
 
 def retransmit_timer(sk: Sock) -> None:
     """The RTO fired (RFC 6298 §5.4–5.7 as Linux does it)."""
+    if sk.fastopen is not None and sk.fastopen.request is not None:
+        fastopen.synack_timer(sk)
+        return
     skb = sk.rtx_queue.head
     if not sk.packets_out or skb is None:
         return
@@ -306,6 +312,8 @@ def write_timeout(sk: Sock) -> bool:
             if close.out_of_resources(sk, alive or not retransmits_timed_out(sk, retry_until, 0)):
                 return True
         expired = retransmits_timed_out(sk, retry_until, sk.user_timeout_ms)
+    if sk.fastopen is not None:
+        fastopen_client.detect_blackhole(sk, expired)
     if expired:
         close.write_err(sk)
         return True

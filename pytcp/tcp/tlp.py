@@ -20,6 +20,9 @@ def schedule(sk: Sock, advancing_rto: bool) -> bool:
     """Arm the probe timer instead of the RTO if a probe makes sense; returns whether it did."""
     if sk.ca_state != CA_OPEN and sk.ca_state != CA_CWR:
         return False
+    if sk.fastopen is not None and sk.fastopen.request is not None:
+        # no probes before the handshake's last ACK
+        return False
     if not sk.packets_out or not sk.sack_ok or sk.sysctl.tcp_early_retrans not in (3, 4):
         return False
     if sk.srtt_us:

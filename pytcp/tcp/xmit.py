@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from . import cwnd, delack, ecn, gates, mtu, options, pacing, push, rate, retransmit, rwnd, sendmsg, timers, tlp, tso, tsq
+from . import cwnd, delack, ecn, fastopen_client, gates, mtu, options, pacing, push, rate, retransmit, rwnd, sendmsg, timers, tlp, tso, tsq
 from . import trace as tracing
 from .chrono import BUSY, RWND_LIMITED
 from .chrono import start as chrono_start
@@ -82,7 +82,7 @@ def transmit_skb(sk: Sock, skb: Skb) -> int:
     if flags & SYN:
         opts = options.syn_options(sk)
         window = sk.rcv_wnd
-        th = _build(sk, flags, skb.seq, window if window < 65535 else 65535, opts, 0, 0)
+        th = _build(sk, flags, skb.seq, window if window < 65535 else 65535, opts, length, 0)
     else:
         if pcount > 1:
             flags |= PSH
@@ -436,7 +436,7 @@ def send_syn(sk: Sock, flags: int) -> int:
     sk.retrans_stamp = sk.host.now_ns // 1_000_000
     sk.rtx_queue.append(skb)
     sk.packets_out = 1
-    error = transmit_skb(sk, skb)
+    error = transmit_skb(sk, skb) if sk.fastopen is None or not sk.fastopen.wanted else fastopen_client.send_syn(sk, skb)
     sk.snd_nxt = sk.write_seq
     timers.arm_retrans(sk, sk.rto_ns)
     return error

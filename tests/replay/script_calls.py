@@ -20,7 +20,7 @@ BITS = ((const.POLLIN, "IN"), (const.POLLPRI, "PRI"), (const.POLLOUT, "OUT"), (c
 LEVELS = {"SO": 1, "TCP": 6, "IP": 0, "IPV6": 41}
 NUMBERS = {name: value for module in (sockopt, sockopt_ip, sockopt_tcp) for name, value in vars(module).items() if re.match(r"(TCP|SO|IP|IPV6)_", name)}
 HOW = {"RD": api.SHUT_RD, "WR": api.SHUT_WR, "RDWR": api.SHUT_RDWR}
-MSG = {"OOB": const.MSG_OOB, "PEEK": const.MSG_PEEK, "TRUNC": const.MSG_TRUNC, "WAITALL": const.MSG_WAITALL, "MORE": const.MSG_MORE}
+MSG = {"OOB": const.MSG_OOB, "PEEK": const.MSG_PEEK, "TRUNC": const.MSG_TRUNC, "WAITALL": const.MSG_WAITALL, "MORE": const.MSG_MORE, "FASTOPEN": 0x20000000}
 
 
 def error_name(code: int) -> str:

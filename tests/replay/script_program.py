@@ -41,6 +41,8 @@ HIDDEN: tuple[tuple[str, str, list[str]], ...] = (
 )
 # scripts whose client leaves the port to connect()
 UNBOUND = ("p_fresh",)
+# connections whose frames a script let pass without reading them
+UNREAD = (("t26_client_connect_opt", 1),)
 # scripts in which each SYN comes from another port
 MANY_PEERS = ("k05_synq_full",)
 # calls that a note tells of: (script, what the note says, the calls)
@@ -50,6 +52,9 @@ TOLD: tuple[tuple[str, str, list[str]], ...] = (
     ("f23_", r"connecting", ["setsockopt(RECVERR,1)"]),
     # a send buffer of fixed size: the kernel's did not grow with its cwnd
     ("f23_", r"send buffer pressure", ["listener setsockopt(SO_SNDBUF,20000)"]),
+    ("t", r"TCP_FASTOPEN=(\d+) on the listener", ["setsockopt(TCP_FASTOPEN,{n})"]),
+    ("t02_", r"listener TCP_FASTOPEN (\d+)", ["listener setsockopt(TCP_FASTOPEN,{n})"]),
+    ("t28_", r"tcp_fastopen=(\d)", ["sysctl(net.ipv4.tcp_fastopen,{n})"]),
     ("f17_", r"on a listener (\d+)", ["listener setsockopt(TCP_MAXSEG,{n})"]),
     ("d03_", r"TCP_QUICKACK 0 instead", ["setsockopt(TCP_DEFER_ACCEPT,0)", "setsockopt(TCP_QUICKACK,0)"]),
 )
@@ -198,6 +203,10 @@ class Program:
             api.close(child)
             return "ok"
         conn.sk = child
+        for other in self.conns.values():
+            if other.sk is None and other.peer_port == child.dport:
+                # the call was written down without its connection
+                other.sk = child
         return 0
 
     def _call_connect(self, conn: Conn, args: list[str], rest: str, want: Any) -> str:
@@ -223,6 +232,13 @@ class Program:
             if "ip_local_port_range" in self.setup.get("sysctl", {}):
                 conn.port = sk.sport or conn.port
         return "ok"
+
+    def _call_sendto(self, conn: Conn, args: list[str], rest: str, want: Any) -> int:
+        """sendto(n, MSG_FASTOPEN) of a socket bound to the script's port."""
+        sk = self.socket(conn)
+        if not sk.bound_port:
+            api.bind(sk, OURS[conn.family], conn.port)
+        return api.send_fastopen(sk, bytes(int(args[0])), calls.flags_of(args[1]), PEER[conn.family], conn.peer_port)
 
     def _call_connect_loopback(self, port: int) -> str:
         """A client and a server on this host: the client closes first, then the server."""

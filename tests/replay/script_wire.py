@@ -37,7 +37,7 @@ def options_of(opts: dict[str, Any], ts: tuple[int, int] | None, sack: list[tupl
             out += bytes((5, 2 + 8 * len(sack))) + b"".join(pack("!II", *block) for block in sack)
         else:
             body = bytes.fromhex(opts[name])
-            out += bytes((int(name.removeprefix("opt")), 2 + len(body))) + body
+            out += bytes((34 if name == "fastopen" else int(name.removeprefix("opt")), 2 + len(body))) + body
     return out + b"\x01" * (-len(out) % 4)
 
 
@@ -115,14 +115,14 @@ def parse_options(data: bytes, syn: bool) -> dict[str, Any]:
         kind, size = data[0], data[1]
         body = data[2:size]
         data = data[size:]
-        name = {2: "mss", 3: "ws", 4: "sackok", 5: "sack", 8: "ts"}.get(kind, f"opt{kind}")
+        name = {2: "mss", 3: "ws", 4: "sackok", 5: "sack", 8: "ts", 34: "fastopen"}.get(kind, f"opt{kind}")
         order.append(name)
         if kind == 8:
             out["ts"] = list(unpack_from("!II", body))
         elif kind == 5:
             out["sack"] = [list(unpack_from("!II", body, i)) for i in range(0, len(body), 8)]
         else:
-            opts[name] = 1 if kind == 4 else body.hex() if name.startswith("opt") else int.from_bytes(body, "big")
+            opts[name] = 1 if kind == 4 else body.hex() if name.startswith("opt") or kind == 34 else int.from_bytes(body, "big")
     if syn or opts:
         out["opts"] = opts | {"order": order}
     return out
@@ -139,5 +139,5 @@ def text(fields: dict[str, Any]) -> str:
             line += f" {name} {fields[name]}"
     opts = fields.get("opts")
     if opts:
-        line += " <" + ",".join(f"{name} {opts[name]}" if name in ("mss", "ws") or name.startswith("opt") else name for name in opts.get("order", ())) + ">"
+        line += " <" + ",".join(f"{name} {opts[name]}" if name in ("mss", "ws") or name.startswith(("opt", "fast")) else name for name in opts.get("order", ())) + ">"
     return line

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from pytcp.clock.heap import TimerHeap
 from pytcp.tcp import cong as congestion
 from pytcp.tcp import const, gates, rwnd, tsq
+from pytcp.tcp.fastopen import HostState
 from pytcp.tcp.mib import TcpMib
 from pytcp.tcp.seq import unwrap
 from pytcp.tcp.skb import Skb
@@ -72,6 +73,7 @@ class FakeHost:
         self.heap = TimerHeap(now_ns=10_000 * MS)
         self.sysctl = TcpSysctl()
         self.mib = TcpMib()
+        self.fastopen = HostState()
         self.complete = complete  # "at_once" as veth and tun do, "manual"
         self.sent: list[Sent] = []
         self.in_ring: list[tuple[Sock, Skb | None, int]] = []
