@@ -47,8 +47,6 @@ MAX_FILE = 1 << 20
 WITHOUT_MEANING = {
     "net.ipv4.tcp_fack": "removed from the kernel in 4.15, accepted and ignored",
     "net.ipv4.tcp_ecn_option": "only for AccECN, which tcp_ecn 3 and above turn on",
-    "net.ipv4.tcp_fastopen_key": "only for Fast Open",
-    "net.ipv4.tcp_fastopen_blackhole_timeout_sec": "only for Fast Open",
 }
 
 
@@ -321,7 +319,8 @@ class Shell:
         whole = f"command 'ip {' '.join(args)}'"
         words = [arg for arg in args if arg not in ("-6", "-4")]
         if words[:2] == ["tcp_metrics", "flush"]:
-            return ""  # the stack remembers nothing about destinations but path MTUs
+            self.stack.fastopen.cache.clear()  # of what Linux keeps there, the stack remembers this
+            return ""
         if words[:1] == ["route"] and words[1:2] and words[1] in ("change", "replace"):
             self._route(words[2:], whole)
             return ""

@@ -20,15 +20,14 @@ from pytcp.link.frame import CSUM_NONE, GSO_NONE, GSO_TCPV4, GSO_TCPV6, RxFrame,
 from pytcp.net import sysctl
 from pytcp.net.stack import Stack
 from pytcp.sockets.cmsg import MSG_ERRQUEUE
-from pytcp.sockets.socket import IOCTLS, Socket
-from pytcp.tcp.const import MSG_PEEK, MSG_WAITALL
+from pytcp.sockets.socket import IOCTLS, MSG_FASTOPEN, Socket
+from pytcp.tcp.const import MSG_PEEK, MSG_WAITALL, SYN_RECV, SYN_SENT
 from pytcp.tcp.info import TcpInfo
 
 from .blocking import Sleeper, Waits
 from .constants import NAMES
 from .epoll import Epoll
 from .errors import Unsupported
-from .flow import SYN
 from .interpreter import Shell
 from .script import Packet, TcpPacket
 from .target import Addr, Null, Pending, Setup
@@ -44,7 +43,7 @@ SOCK_NONBLOCK = 0o4000
 SOCK_CLOEXEC = 0o2000000
 O_NONBLOCK = os.O_NONBLOCK
 MSG_DONTWAIT = 0x40
-MSG_UNKNOWN = {"MSG_FASTOPEN": 0x20000000, "MSG_ZEROCOPY": 0x4000000}
+MSG_UNKNOWN = {"MSG_ZEROCOPY": 0x4000000}
 POLLIN, POLLOUT, POLLERR, POLLHUP = select.POLLIN, select.POLLOUT, select.POLLERR, select.POLLHUP
 
 
@@ -84,6 +83,7 @@ class Descriptor:
     def __init__(self, sock: Socket, nonblocking: bool) -> None:
         self.sock = sock
         self.nonblocking = nonblocking
+        self.peer: Addr = ("", 0)  # of the last connect()
         self.watchers: list[Callable[[int], None]] = []
         sock.notify = self._notify
 
@@ -177,8 +177,6 @@ class PytcpTarget:
         if not isinstance(packet, TcpPacket):
             return
         options = packet.options if isinstance(packet.options, tuple) else ()
-        if any(option.kind in ("FO", "FOEXP") for option in options) or (injected and packet.flags & SYN and packet.length):
-            raise Unsupported("Fast Open: pytcp does not have it")
         if any(option.kind == "md5" for option in options):
             raise Unsupported("TCP MD5 signatures: pytcp does not have them")
 
@@ -294,6 +292,7 @@ class PytcpCalls:
         if address is None:
             handle.sock.disconnect()
             return 0
+        handle.peer = address
         while True:
             try:
                 handle.sock.connect(address)
@@ -312,6 +311,8 @@ class PytcpCalls:
             handle.data += b"".join(parts)
             return sum(map(len, parts))
         handle = _sock(handle)
+        if isinstance(parts, Null) and flags & MSG_FASTOPEN:
+            parts = []  # found out too late for the SYN, which goes without data
         if isinstance(parts, Null):
             # a pointer into nowhere is found out when bytes are copied: after the socket's own reasons to refuse or to wait
             handle.sock.send(b"", flags & ~MSG_DONTWAIT)
@@ -319,6 +320,25 @@ class PytcpCalls:
         data = memoryview(b"".join(parts))
         wait = not (handle.nonblocking or flags & MSG_DONTWAIT)
         sent = 0
+        if flags & MSG_FASTOPEN and call == "sendto" and address is None:
+            raise _bad(errno.EOPNOTSUPP)  # AF_UNSPEC
+        opening = handle.sock.sk is not None and handle.sock.sk.state == SYN_SENT and handle.mask() & POLLOUT
+        if flags & MSG_FASTOPEN or opening:
+            try:
+                sent = handle.sock.sendto(bytes(data), flags & ~MSG_DONTWAIT | MSG_FASTOPEN, address or handle.peer, waits=wait)
+            except BlockingIOError as error:
+                if not wait or error.errno != errno.EINPROGRESS:
+                    raise
+            flags &= ~MSG_FASTOPEN
+            if not wait:
+                return sent
+            while handle.sock.sk is not None and handle.sock.sk.state in (SYN_SENT, SYN_RECV):
+                yield
+            failure = handle.sock.getsockopt(1, NAMES["SO_ERROR"])
+            if isinstance(failure, int) and failure:
+                raise _bad(failure)
+            if sent >= len(data):
+                return sent
         while True:
             try:
                 sent += handle.sock.send(bytes(data[sent:]), flags & ~MSG_DONTWAIT)
@@ -397,7 +417,7 @@ class PytcpCalls:
         for text in ("SO_ZEROCOPY", "SO_TIMESTAMPING"):
             if level == 1 and name == NAMES[text]:
                 raise Unsupported(f"{text}: pytcp does not have it")
-        for text in ("TCP_FASTOPEN", "TCP_FASTOPEN_CONNECT", "TCP_FASTOPEN_KEY", "TCP_FASTOPEN_NO_COOKIE", "TCP_MD5SIG", "TCP_ZEROCOPY_RECEIVE"):
+        for text in ("TCP_MD5SIG", "TCP_ZEROCOPY_RECEIVE"):
             if level == 6 and name == NAMES[text]:
                 raise Unsupported(f"{text}: pytcp does not have it")
 

@@ -260,7 +260,8 @@ def _check_word(sysctl: Sysctl, entry: Entry, word: str) -> str:
         from pytcp.tcp import fastopen
 
         try:
-            fastopen.parse_key(word)
+            word = fastopen.format_key(fastopen.parse_key(word))
+            sysctl.fastopen_key_known = True
         except ValueError as error:
             raise OSError(errno.EINVAL, f"{entry.name}: {error}") from None
     else:

@@ -205,9 +205,10 @@ class Socket:
         finally:
             self._flush()
 
-    def sendto(self, data: Buffer, flags: int, address: SockAddr) -> int:
+    def sendto(self, data: Buffer, flags: int, address: SockAddr, *, waits: bool = False) -> int:
         """As `send`; the address counts with MSG_FASTOPEN only, which connects to it and sends the first bytes in the SYN (RFC 7413).
 
+        waits: the caller waits for the connection then, and writes the rest (the handshake's last ACK rides on it).
         Returns how many the SYN took. Raises BlockingIOError (EINPROGRESS) when it could only ask for a cookie, EOPNOTSUPP where
         net.ipv4.tcp_fastopen does not allow it, else as `connect`."""
         if not flags & MSG_FASTOPEN:
@@ -215,7 +216,7 @@ class Socket:
         sk = self.check_open()
         addr, port, _ = parse(self.family, address)
         try:
-            return api.send_fastopen(sk, data, flags, addr, port)
+            return api.send_fastopen(sk, data, flags, addr, port, waits)
         finally:
             self._flush()
 

@@ -238,11 +238,12 @@ def _begin(sk: Sock, addr: bytes, port: int, scope_id: int) -> None:
                 sk.fastopen.wanted = False
 
 
-def send_fastopen(sk: Sock, data: Buffer, flags: int, addr: bytes, port: int) -> int:
+def send_fastopen(sk: Sock, data: Buffer, flags: int, addr: bytes, port: int, waits: bool = False) -> int:
     """sendto(MSG_FASTOPEN): connect, and have the SYN take what it can of `data`. Returns how much that was.
 
+    waits: the caller waits for the connection and writes the rest then.
     Raises OSError: EINPROGRESS (the SYN asks for a cookie and took nothing), EOPNOTSUPP (tcp_fastopen), else as connect()."""
-    state = fastopen_client.begin(sk, data)
+    state = fastopen_client.begin(sk, data, waits)
     error: OSError | None = None
     try:
         if fastopen_client.is_deferred(sk):

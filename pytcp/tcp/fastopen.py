@@ -86,6 +86,8 @@ class FastOpen:
         "request",
         # a client: connect() is put off until there is data; a SYN with the option is wanted; the data for it, how much went
         "deferred", "wanted", "data", "copied",
+        # more is to be written as soon as the connection is open
+        "write_pending",
         # the option of the SYN being sent (None: none, b"": a request)
         "cookie", "exp",
         # what the SYN carried, what became of it
@@ -108,6 +110,7 @@ class FastOpen:
         self.wanted = False
         self.data: Buffer | None = None
         self.copied = 0
+        self.write_pending = False
         self.cookie: bytes | None = None
         self.exp = False
         self.syn_option = False
@@ -151,7 +154,8 @@ def format_key(keys: bytes) -> str:
 
 def init_key(host: Host) -> None:
     """A host has a key from the first time it needs one."""
-    if not any(parse_key(host.sysctl.tcp_fastopen_key)):
+    if not host.sysctl.fastopen_key_known:
+        host.sysctl.fastopen_key_known = True
         host.sysctl.tcp_fastopen_key = format_key(blake2b(host.secret(), digest_size=KEY_LEN, person=b"fastopen").digest())
 
 

@@ -70,14 +70,17 @@ def defer_connect(sk: Sock) -> bool:
     return False
 
 
-def begin(sk: Sock, data: Buffer) -> FastOpen:
-    """The next SYN is to carry what it can of `data`, or a request. Raises OSError EOPNOTSUPP where the host does not want that."""
+def begin(sk: Sock, data: Buffer, waits: bool = False) -> FastOpen:
+    """The next SYN is to carry what it can of `data`, or a request. Raises OSError EOPNOTSUPP where the host does not want that.
+
+    waits: the caller waits for the connection, to write what the SYN does not take: the handshake's last ACK rides on that."""
     if not sk.sysctl.tcp_fastopen & fastopen.CLIENT:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
     state = fastopen.of(sk)
     state.data = data
     state.wanted = True
     state.copied = 0
+    state.write_pending = waits
     return state
 
 
@@ -88,9 +91,9 @@ def end(state: FastOpen) -> int:
     return state.copied
 
 
-def send_deferred(sk: Sock, data: Buffer) -> int:
+def send_deferred(sk: Sock, data: Buffer, waits: bool = False) -> int:
     """The first write after a connect() that was put off. Returns what the SYN took; raises EINPROGRESS when it took nothing."""
-    state = begin(sk, data)
+    state = begin(sk, data, waits)
     state.deferred = False
     try:
         handshake.connect(sk)
@@ -134,6 +137,8 @@ def _send_with_data(sk: Sock, syn: Skb, state: FastOpen) -> int:
     sk.packets_out += 1
     error = xmit.transmit_skb(sk, skb)
     state.copied = size
+    if size == len(view):
+        state.write_pending = False
     # what stays in the queue is the data without the SYN
     syn.tx_ns = skb.tx_ns
     skb.seq += 1
@@ -164,7 +169,7 @@ def rcv_synack(sk: Sock, seg: Segment) -> bool:
         state.client_fail = SYN_RETRANSMITTED if sk.total_retrans else DATA_NOT_ACKED
         skb: Skb | None = left
         while skb is not None:
-            rack.mark_skb_lost(sk, skb)
+            rack.mark_skb_lost(sk, skb, "fastopen")
             skb = skb.next
         retransmit.non_congestion_loss(sk)
         sk.mib.TCPFastOpenActiveFail += 1

@@ -215,7 +215,7 @@ def _syn_ack(sk: Sock, seg: Segment, saw_tstamp: bool) -> None:
     if again:
         # the data of the SYN has just been sent again, and acknowledges
         return
-    if sk.defer_accept or delack.in_pingpong(sk):
+    if sk.defer_accept or delack.in_pingpong(sk) or (sk.fastopen is not None and sk.fastopen.write_pending):
         _delay_third_ack(sk)
     else:
         xmit.send_ack(sk)

@@ -115,7 +115,9 @@ def error(host: Host, entry: Any, family: int, quote: bytes, kind: int, code: in
         _half_open(entry, family, seq32, kind, code)
     elif isinstance(entry, Sock) and entry.state != CLOSE:
         number = seq.unwrap(seq32, entry.snd_una)
-        if entry.state != LISTEN and not entry.snd_una <= number <= entry.snd_nxt:
+        # a Fast Open child's SYN-ACK is not part of its own send sequence
+        una = entry.snd_una if entry.fastopen is None or entry.fastopen.request is None else entry.iss
+        if entry.state != LISTEN and not una <= number <= entry.snd_nxt:
             host.mib.OutOfWindowIcmps += 1
         elif family == 4:
             _error4(entry, number, kind, code, info, quote, offender)
@@ -163,7 +165,8 @@ def _error6(sk: Sock, number: int, kind: int, code: int, info: int, quote: bytes
 
 def _report(sk: Sock, record: QueuedError) -> None:
     """End a connection attempt with the error; keep it for an established one."""
-    if sk.state == SYN_SENT or sk.state == SYN_RECV:
+    accepted_early = sk.fastopen is not None and sk.fastopen.request is not None and sk.parent is None
+    if sk.state == SYN_SENT or (sk.state == SYN_RECV and not accepted_early):
         if sk.recverr:
             _enqueue(sk, record)
         close.done_with_error(sk, record.errno)

@@ -58,7 +58,7 @@ def skb_timeout_us(sk: Sock, skb: Skb, reo_wnd: int) -> int:
 
 
 def mark_skb_lost(sk: Sock, skb: Skb, why: str) -> None:
-    """Tag `skb` lost, once per (re)transmission. `why`, for the trace: rack, dupacks, rto, mtu."""
+    """Tag `skb` lost, once per (re)transmission. `why`, for the trace: rack, dupacks, rto, mtu, fastopen."""
     sacked = skb.sacked
     if sacked & SACKED_ACKED:
         return

@@ -149,7 +149,8 @@ def enter_loss(sk: Sock) -> None:
 def simple_retransmit(sk: Sock) -> None:
     """The path MTU fell: resend everything that no longer fits, without a congestion response."""
     lost = sk.lost_out
-    mss = mtu.current_mss(sk)
+    # a SYN with data did not fit: it goes again without
+    mss = -1 if sk.state == SYN_SENT and sk.fastopen is not None and sk.fastopen.syn_data else mtu.current_mss(sk)
     for skb in sk.rtx_queue:
         if (skb.gso_size or skb.length) > mss:
             rack.mark_skb_lost(sk, skb, "mtu")

@@ -131,20 +131,20 @@ class Sock:
         "demux_key", "hashed",
         # --- path (net, api, listen, request, sockopt, sockopt_ip) ---
         "dst", "pseudo_base", "tos", "ttl", "ip_id", "txhash", "flowlabel", "pmtu_disc", "priority", "mark",
-        # --- send sequence (xmit, ack, api, close, handshake, request, timewait, established, probe0, push, sendmsg) ---
+        # --- send sequence (xmit, ack, api, close, handshake, request, timewait, established, probe0, push, sendmsg, fastopen, fastopen_client) ---
         "iss", "snd_una", "snd_nxt", "write_seq", "pushed_seq", "snd_sml", "snd_up", "snd_wnd", "max_window", "snd_wl1", "snd_wscale",
-        # --- send queues and memory (sendmsg, xmit, listen, poll, sockopt, sockopt_kinds, sockopt_tcp, ack, mtu, retransmit, tso, tsq) ---
+        # --- send queues and memory (sendmsg, xmit, listen, poll, sockopt, sockopt_kinds, sockopt_tcp, ack, mtu, retransmit, tso, tsq, fastopen_client) ---
         "write_queue", "rtx_queue", "tsorted", "sndbuf", "wmem_queued", "wmem_alloc", "sndbuf_locked", "nospace", "notsent_lowat",
         "nonagle", "tsq_throttled", "slab", "slab_used", "size_goal_segs",
-        # --- segment size (mtu, handshake, listen, options, request, sockopt_tcp) ---
+        # --- segment size (mtu, handshake, listen, options, request, sockopt_tcp, fastopen_client) ---
         "mss_cache", "mss_clamp", "advmss", "user_mss", "pmtu_cookie", "tcp_header_len", "gso_max_size", "gso_max_segs", "mtu_probe",
-        # --- packets in flight (ack, sack, retransmit, handshake, cwnd, rack, rate, undo, xmit, cong) ---
+        # --- packets in flight (ack, sack, retransmit, handshake, cwnd, rack, rate, undo, xmit, cong, fastopen_client) ---
         "packets_out", "sacked_out", "lost_out", "retrans_out", "highest_sack", "retransmit_hint", "lost_skb_hint", "recv_sack_cache",
         "reordering", "reord_seen", "delivered", "delivered_ce", "lost", "app_limited", "is_cwnd_limited",
-        # --- congestion (cong, retransmit, handshake, listen, request, ack, cwnd, frto, prr, sack, sendmsg, undo, xmit) ---
+        # --- congestion (cong, retransmit, handshake, listen, request, ack, cwnd, frto, prr, sack, sendmsg, undo, xmit, fastopen) ---
         "ca", "ca_state", "snd_cwnd", "snd_cwnd_cnt", "snd_cwnd_clamp", "snd_ssthresh", "snd_cwnd_used", "cwnd_stamp", "max_packets_out", "cwnd_usage_seq",
         "prior_cwnd", "prior_ssthresh", "prr_delivered", "prr_out", "high_seq", "undo_marker", "undo_retrans", "retrans_stamp",
-        # --- RTT and RTO (rtt, handshake, icmp_err, listen, sockopt_tcp, ack, probe0, timers, undo, xmit) ---
+        # --- RTT and RTO (rtt, handshake, icmp_err, listen, sockopt_tcp, ack, probe0, timers, undo, xmit, fastopen) ---
         "srtt_us", "mdev_us", "mdev_max_us", "rttvar_us", "rtt_seq", "rto_ns", "rto_min_us", "rto_max_ns", "rtt_min", "min_rtt_us", "backoff", "retransmits",
         # --- RACK, TLP, F-RTO (rack, tlp, frto, request, ack, prr, retransmit, sack, timers, undo) ---
         "rack_mstamp_us", "rack_rtt_us", "rack_end_seq", "rack_advanced", "rack_reo_wnd_steps", "rack_reo_wnd_persist", "rack_dsack_seen",
@@ -155,7 +155,7 @@ class Sock:
         "pacing_rate", "max_pacing_rate", "pacing_status", "pacing_shift", "wstamp_ns", "lsndtime_ns", "pacing_deadline",
         # --- ECN (ecn, request, retransmit, undo) ---
         "ecn_flags",
-        # --- receive sequence (established, reassembly, recv, rwnd, urgent, handshake, request) ---
+        # --- receive sequence (established, reassembly, recv, rwnd, urgent, handshake, request, fastopen) ---
         "irs", "rcv_nxt", "copied_seq", "rcv_wup", "rcv_wnd", "rcv_wscale", "urg_data", "urg_seq", "oob_byte",
         # --- receive queues and memory (established, reassembly, recv, memory, rwnd, drs, sockopt, listen) ---
         "receive_queue", "ofo_queue", "rcvbuf", "rcvbuf_locked", "rmem_alloc", "forward_alloc", "rcvlowat", "rx_opt_oobinline", "peek_off",
@@ -180,7 +180,7 @@ class Sock:
         "ss_state", "optmem", "recverr", "min_ttl",
         # --- listening (listen, api, request, sockopt_tcp, syncookies) ---
         "backlog", "syn_queue", "accept_queue", "defer_accept", "last_overflow_ns",
-        # --- totals (info, request, ack, chrono, established, input, reassembly, retransmit, sack, timers, xmit) ---
+        # --- totals (info, request, ack, chrono, established, input, reassembly, retransmit, sack, timers, xmit, fastopen) ---
         "segs_in", "segs_out", "data_segs_in", "data_segs_out", "bytes_sent", "bytes_acked", "bytes_received", "bytes_retrans", "total_retrans",
         "dsack_dups", "rcv_ooopack", "timeout_rehash", "chrono_kind", "chrono_start_us", "chrono_us",
         # --- why (gates, close, net) ---

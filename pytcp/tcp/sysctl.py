@@ -120,6 +120,7 @@ class TcpSysctl:
     cubic_tcp_friendliness: int = 1
 
     def __init__(self) -> None:
+        self.fastopen_key_known = False  # the key was set or has been made
         self.update_derived()
 
     def update_derived(self) -> None:

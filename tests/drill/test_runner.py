@@ -125,7 +125,7 @@ def test_a_closed_descriptor_is_ebadf_and_an_unknown_one_an_error() -> None:
     ("line", "says"),
     [
         ("frobnicate(4) = 0", "system call frobnicate"),
-        ("sendto(4, ..., 10, MSG_FASTOPEN, ..., ...) = 10", "MSG_FASTOPEN"),
+        ("send(4, ..., 10, MSG_ZEROCOPY) = 10", "MSG_ZEROCOPY"),
         ("setsockopt(4, SOL_SOCKET, SO_ZEROCOPY, [1], 4) = 0", "SO_ZEROCOPY"),
         ("splice(4, NULL, 4, NULL, 10, 0) = 0", "splice"),
         ("fcntl(4, F_GETFD) = 0", "fcntl"),
@@ -135,10 +135,6 @@ def test_what_pytcp_does_not_have_is_unsupported(line: str, says: str) -> None:
     result = verdict(f"+0 {line}")
     assert result.verdict == "unsupported"
     assert says in result.reason
-
-
-def test_fast_open_on_the_wire_is_unsupported() -> None:
-    assert run_text(OPEN.replace("S 0:0(0) win 65535 <mss 1000>", "S 0:10(10) win 65535 <mss 1000,FO 0011223344556677>")).verdict == "unsupported"
 
 
 @pytest.mark.parametrize(

@@ -139,5 +139,6 @@ def text(fields: dict[str, Any]) -> str:
             line += f" {name} {fields[name]}"
     opts = fields.get("opts")
     if opts:
-        line += " <" + ",".join(f"{name} {opts[name]}" if name in ("mss", "ws") or name.startswith(("opt", "fast")) else name for name in opts.get("order", ())) + ">"
+        valued = ("mss", "ws", "opt", "fastopen")
+        line += " <" + ",".join(f"{name} {opts[name]}" if name.startswith(valued) else name for name in opts.get("order", ())) + ">"
     return line

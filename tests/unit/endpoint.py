@@ -20,12 +20,14 @@ from pytcp.tcp.sock import Sock
 from pytcp.wire.checksum import pseudo
 from pytcp.wire.tcp import TcpHeader, build_header, parse_segment
 from pytcp.wire.tcpopt import (
+    FastOpen,
     Mss,
     Nop,
     Sack,
     SackPermitted,
     Timestamps,
     WindowScale,
+    opt_fastopen,
     opt_mss,
     opt_pad,
     opt_sack_perm,
@@ -41,7 +43,7 @@ LOCAL6 = b"\xfd" + bytes(14) + b"\x01"
 REMOTE6 = b"\xfd" + bytes(14) + b"\x02"
 PEER_ISN = (1 << 32) - 150
 LETTERS = {"S": 2, "F": 1, "R": 4, "P": 8, "U": 0x20, "E": 0x40, "W": 0x80, "A": 0x100, ".": 0x10}
-SHORT = {Mss: "mss", Nop: "nop", WindowScale: "ws", SackPermitted: "sackok", Timestamps: "ts", Sack: "sack"}
+SHORT = {Mss: "mss", Nop: "nop", WindowScale: "ws", SackPermitted: "sackok", Timestamps: "ts", Sack: "sack", FastOpen: "fo"}
 
 
 def bits(flags: str) -> int:
@@ -283,6 +285,7 @@ class Peer:
         data: bytes | None = None,
         tos: int = 0,
         urg: int = 0,
+        fo: bytes | None = None,
     ) -> None:
         """A segment; `seq`, `ack` relative to the ISNs (while ours is unknown: absolute), `win` the 16-bit field."""
         opts = b""
@@ -294,6 +297,8 @@ class Peer:
             opts += opt_sack_perm() + b"\x01\x01"
         if ws is not None:
             opts += b"\x01" + opt_wscale(ws)
+        if fo is not None:
+            opts += opt_fastopen(fo)
         number = bits(flags)
         payload = bytes(length) if data is None else data
         ack_number = ((self.local_isn or 0) + (ack or 0)) & 0xFFFFFFFF
