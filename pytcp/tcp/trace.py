@@ -79,6 +79,7 @@ LOST = {
     "dupacks": "enough duplicate ACKs, or a partial one (no SACK)",
     "rto": "the retransmission timer fired",
     "mtu": "it is too long for the path",
+    "fastopen": "the SYN-ACK left the data of the SYN out",
 }
 # what a segment was sent again for
 CAUSE = {
