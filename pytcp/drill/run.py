@@ -55,7 +55,7 @@ class Settings:
 
 def default_macros(ip: str) -> dict[str, str]:
     """The macros packetdrill's own runner defines, which its scripts count on."""
-    six = ip == "ipv6"
+    six = ip != "ipv4"  # the socket's family, also where the addresses are mapped
     return {"CMSG_LEVEL_IP": "SOL_IPV6" if six else "SOL_IP", "CMSG_TYPE_RECVERR": "IPV6_RECVERR" if six else "IP_RECVERR"}
 
 

@@ -17,7 +17,8 @@ HERE = Path(__file__).parent
 SCRIPTS = sorted(HERE.rglob("*.pkt"))
 NAMES = [str(path.relative_to(HERE)) for path in SCRIPTS]
 SUBJECTS = {
-    "handshake", "options", "data", "delack", "fastopen", "close", "window", "paws", "rfc5961", "keepalive", "simultaneous", "reorder", "urgent", "icmp", "timewait",
+    "handshake", "fastopen", "options", "data", "delack", "close", "window", "paws", "rfc5961", "keepalive", "simultaneous", "reorder", "urgent", "icmp",
+    "timewait",
 }  # fmt: skip
 RELAXED = Settings({"tolerance_usecs": "20000"})
 
