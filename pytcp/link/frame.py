@@ -113,7 +113,7 @@ class Link(Protocol):
     mac: bytes  # our address on it; b"" on links without Ethernet
     mtu: int
     features: int  # F_* bits
-    gso_max_size: int  # largest super-frame's IP length, 65536 by default
+    gso_max_size: int  # largest super-frame's IP length, 65536 by default; above 65535 the header's length field is 0 (BIG TCP)
     rx: Callable[[RxFrame], None]  # set by the interface: one received frame
     rx_end: Callable[[], None]  # set by the interface: the batch is over
 

@@ -47,15 +47,16 @@ class PipeEnd:
     """One end of a pipe; `pipe_pair` makes two. `peer` is the other."""
 
     def __init__(
-        self, heap: TimerHeap, name: str, mac: bytes, mtu: int, features: int, delay_ns: int, limit: int, rate: int = 0, takes: int | None = None
-    ) -> None:
+        self, heap: TimerHeap, name: str, mac: bytes, mtu: int, features: int, delay_ns: int, limit: int, rate: int = 0, takes: int | None = None,
+        gso_max_size: int = 65536,
+    ) -> None:  # fmt: skip
         self.heap = heap
         self.name = name
         self.mac = mac
         self.mtu = mtu
         self.features = features  # what it does for its stack
         self.takes = features if takes is None else takes  # what it lets the other end send as it is
-        self.gso_max_size = 65536
+        self.gso_max_size = gso_max_size
         self.delay_ns = delay_ns
         self.rate = rate  # bit/s, 0 = infinite
         self.limit = limit
@@ -162,18 +163,20 @@ def pipe_pair(
     limit: int = LIMIT,
     rate: int | tuple[int, int] = 0,
     takes: int | None = None,
+    gso_max_size: int = 65536,
 ) -> tuple[PipeEnd, PipeEnd]:
     """Two joined links on `heap`. A pair of values is (first end, second end).
 
     mtu: bytes of IP. features: F_* bits of each end, both what it does for its stack and what it takes
     from the other end (F_TSO4, F_TSO6, F_USO: whole super-frames; F_RXCSUM: unfinished checksums).
     delay_ns: from that end to the other. limit: frames on the way in one direction. rate: bit/s from that end, 0 = infinite.
-    takes: F_* bits of what both ends take from each other, by default their features."""
+    takes: F_* bits of what both ends take from each other, by default their features. gso_max_size: of both ends, bytes of IP that a
+    super-frame may have."""
     mtus = mtu if isinstance(mtu, tuple) else (mtu, mtu)
     both = features if isinstance(features, tuple) else (features, features)
     delays = delay_ns if isinstance(delay_ns, tuple) else (delay_ns, delay_ns)
     rates = rate if isinstance(rate, tuple) else (rate, rate)
-    first, second = (PipeEnd(heap, names[i], macs[i], mtus[i], both[i], delays[i], limit, rates[i], takes) for i in (0, 1))
+    first, second = (PipeEnd(heap, names[i], macs[i], mtus[i], both[i], delays[i], limit, rates[i], takes, gso_max_size) for i in (0, 1))
     first.peer = second
     second.peer = first
     return first, second

@@ -43,6 +43,8 @@ def receive(stack: Stack, dev: Interface, data: bytes, kind: int, frame: RxFrame
         mib.IpInHdrErrors += 1
         return
     vihl, tos, total, ident, frag, ttl, proto, _, src, dst = _HEADER(data)
+    if not total and frame.gso_size:
+        total = size  # a super-frame longer than the field can say (BIG TCP)
     hlen = (vihl & 15) * 4
     if vihl >> 4 != 4 or hlen < 20:
         mib.IpInHdrErrors += 1

@@ -65,6 +65,8 @@ def receive(stack: Stack, dev: Interface, data: bytes, kind: int, frame: RxFrame
     if src[0] == 0xFF:
         mib.Ip6InHdrErrors += 1
         return
+    if not plen and frame.gso_size:
+        plen = size - 40  # a super-frame longer than the field can say (BIG TCP)
     if 40 + plen > size:
         mib.Ip6InTruncatedPkts += 1
         return

@@ -177,11 +177,13 @@ class TcpHost:
             df = 0x4000 if disc == 2 or (disc == 1 and not dst.mtu_lock) else 0
             vihl = 0x4500 | sk.tos & 0xFC | ecn
             ttl = sk.ttl << 8 | 6
+            # a super-frame may be longer than the field can say (BIG TCP)
+            total = size if size <= IP_MAX else 0
             # pseudo_base is the sum of the addresses and the protocol number
-            csum = sk.pseudo_base - 6 + vihl + size + ident + df + ttl
+            csum = sk.pseudo_base - 6 + vihl + total + ident + df + ttl
             csum = (csum & 0xFFFF) + (csum >> 16)
             csum = 0xFFFF - (csum & 0xFFFF) - (csum >> 16)
-            ip = _HEAD4(vihl, size, ident, df, ttl, csum, sk.saddr + sk.daddr)
+            ip = _HEAD4(vihl, total, ident, df, ttl, csum, sk.saddr + sk.daddr)
             mib.IpOutRequests += 1
             mib.IpOutTransmits += 1
             mib.IpExtOutOctets += size
@@ -253,11 +255,11 @@ class TcpHost:
             ident = sk.ip_id & 0xFFFF
             sk.ip_id += -(-length // gso_size) if gso_size else 1
             df = sk.pmtu_disc == PMTUDISC_DO or (sk.pmtu_disc == PMTUDISC_WANT and not dst.mtu_lock)
-            ip = build_header(sk.saddr, sk.daddr, IPPROTO_TCP, size + 20, tos=sk.tos, ident=ident, frag=0x4000 if df else 0, ttl=sk.ttl)
+            ip = build_header(sk.saddr, sk.daddr, IPPROTO_TCP, min(size + 20, IP_MAX), tos=sk.tos, ident=ident, frag=0x4000 if df else 0, ttl=sk.ttl)
             frame = TxFrame(ip + th, parts, size + 20, GSO_TCPV4 if gso_size else 0, gso_size, 20, 16)
         else:
             df = True
-            ip = _HEAD6(0x60000000 | sk.tos << 20 | sk.flowlabel, size, IPPROTO_TCP, sk.ttl, addresses)
+            ip = _HEAD6(0x60000000 | sk.tos << 20 | sk.flowlabel, min(size, IP_MAX), IPPROTO_TCP, sk.ttl, addresses)
             frame = TxFrame(ip + th, parts, size + 40, GSO_TCPV6 if gso_size else 0, gso_size, 40, 16)
         for packet in segment(frame):
             if not df:

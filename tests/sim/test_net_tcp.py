@@ -52,6 +52,29 @@ def test_a_host_talks_to_itself_without_a_frame_on_the_wire(addr: bytes) -> None
     assert wire.packets() == []
 
 
+@pytest.mark.parametrize("addr", [PEER4, PEER6], ids=["ipv4", "ipv6"])
+@pytest.mark.parametrize("whole", [True, False], ids=["super-frames", "cut by the pipe"])
+def test_a_link_with_gso_max_size_131072_carries_80000_bytes_in_one_super_frame(addr: bytes, whole: bool) -> None:
+    """BIG TCP (5.19, IPv4 6.3): the length field cannot say it and is 0."""
+    runtime, first, second, ends = two_hosts()
+    ends[0].gso_max_size = 131072
+    if not whole:
+        ends[0].takes = ends[1].takes = 0
+    listener = serve(second, 4 if len(addr) == 4 else 6, 80)
+    client = dial(first, addr, 80)
+    runtime.run_for(20 * MS)
+    server = api.accept(listener)
+    assert transfer(runtime, client, server, DATA) == DATA  # opens both windows
+    client.snd_cwnd = 200
+    frames = first.mib.IpOutRequests + first.mib.Ip6OutRequests
+    assert api.sendmsg(client, DATA[:80_000]) == 80_000
+    first.flush()
+    runtime.run_for(2 * MS)
+    assert api.recv(server, 1 << 20, 0) == DATA[:80_000]
+    assert first.mib.IpOutRequests + first.mib.Ip6OutRequests - frames == 1
+    assert client.gso_max_size == 131072 - 193
+
+
 def test_an_ipv6_wildcard_listener_takes_ipv4_unless_v6only() -> None:
     runtime, first, second, _ = two_hosts()
     listener = serve(second, 6, 80)
