@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pytcp.drill.parser import OPTIONS
 from pytcp.drill.run import TARGETS, Result, Settings, record_file
 from pytcp.drill.target import IP_MODES
 from pytcp.drill.verdict import as_json, as_junit, exit_status, table
+from pytcp.tcp import profiles
 
 
 def _pairs(words: tuple[str, ...], what: str) -> dict[str, str | None]:
@@ -47,6 +49,7 @@ def _show(result: Result, verbose: bool, quiet: bool) -> None:
 @click.option("--strict", is_flag=True, help="One packet of the script is one packet on the wire (--strict_segments).")
 @click.option("--compat", is_flag=True, help="As the original: packets after the last event go unnoticed.")
 @click.option("--hz", type=click.IntRange(100, 1000), default=250, show_default=True, help="Timer tick of the kernel pytcp models, 1/s.")
+@click.option("--profile", type=click.Choice(profiles.NAMES), help="Kernel pytcp models  [default: linux-6.18; beside a tested kernel, the nearest to it]")
 @click.option("--json", "json_", is_flag=True, help="Results as JSON on standard output.")
 @click.option("--junit", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write results as JUnit XML.")
 @click.option("--record", is_flag=True, help="Print the script that says what really happened, instead of comparing (one script, one target).")
@@ -62,6 +65,7 @@ def command(
     strict: bool,
     compat: bool,
     hz: int,
+    profile: str | None,
     json_: bool,
     junit: Path | None,
     record: bool,
@@ -73,12 +77,13 @@ def command(
     Python that run as you: run only what you would run anyway.
     """
     targets = TARGETS if target == "both" else (target,)
+    profile = profile or (profiles.nearest(os.uname().release) if target == "both" else profiles.DEFAULT)
     ips = IP_MODES if "all" in modes else tuple(dict.fromkeys(modes))
     defined = _pairs(options, "--option")
     for name in defined:
         if name not in OPTIONS:
             raise click.BadParameter(f"no script option {name!r}; there are {', '.join(sorted(OPTIONS))}", param_hint="--option")
-    settings = Settings(defined, {name: value or "" for name, value in _pairs(macros, "-D").items()}, timeout, compat, strict, hz)
+    settings = Settings(defined, {name: value or "" for name, value in _pairs(macros, "-D").items()}, timeout, compat, strict, hz, profile)
     scripts = find_scripts(files)
     if not scripts:
         raise click.UsageError("no scripts there")

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pytcp.tcp import profiles
+
 if TYPE_CHECKING:
     from pytcp.lab.testbed import Testbed
     from pytcp.link.frame import Link
@@ -47,13 +49,16 @@ class Where:
     gateway: tuple[str, ...]
     peer: str | None
     pcap: str | None
+    profile: str = profiles.DEFAULT
 
 
 def options(command: F) -> F:
     """Add the options; the command gets them as one `where`."""
 
     @functools.wraps(command)
-    def collect(*args: Any, tap: str | None, address: tuple[str, ...], gateway: tuple[str, ...], peer: str | None, pcap: str | None, **rest: Any) -> Any:
+    def collect(
+        *args: Any, tap: str | None, address: tuple[str, ...], gateway: tuple[str, ...], peer: str | None, pcap: str | None, profile: str, **rest: Any
+    ) -> Any:
         if tap is None and (address or gateway):
             raise click.UsageError("--address and --gateway go with --tap; a testbed has its own.")
         if tap is not None and not address:
@@ -66,10 +71,11 @@ def options(command: F) -> F:
             raise click.UsageError(f"--tap {tap!r} is not like fd:5.")
         if tap is not None and peer is not None:
             raise click.UsageError("--peer runs in a testbed; with --tap the peer is yours.")
-        return command(*args, where=Where(tap, address, gateway, peer, pcap), **rest)
+        return command(*args, where=Where(tap, address, gateway, peer, pcap, profile), **rest)
 
     decorated: Any = collect
     for option in (
+        click.option("--profile", type=click.Choice(profiles.NAMES), default=profiles.DEFAULT, show_default=True, help="Kernel whose defaults the stack has."),
         click.option("--pcap", metavar="FILE", type=click.Path(dir_okay=False), help="Record the packets as pcapng."),
         click.option("--peer", metavar="COMMAND", help="Run a shell command in the testbed's namespace meanwhile, with $PYTCP4, $PYTCP6, $PEER4, $PEER6 set."),
         click.option("--gateway", metavar="ADDRESS", multiple=True, help="Default route; once per family. With --tap."),
@@ -203,7 +209,7 @@ async def _stack(where: Where, link: Link, testbed: Testbed | None, addresses: t
 
     writer = None if where.pcap is None else PcapngWriter(where.pcap)
     try:
-        async with open_wired(link, addresses, writer=writer, gateway=where.gateway) as wired:
+        async with open_wired(link, addresses, writer=writer, gateway=where.gateway, profile=where.profile) as wired:
             yield Network(wired.stack, testbed, addresses, PATIENCE if where.peer is not None else 0.0)
     finally:
         if writer is not None:

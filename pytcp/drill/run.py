@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 
+from pytcp.tcp.profiles import DEFAULT as DEFAULT_PROFILE
+
 from .errors import DrillError, ScriptError, Where
 from .packets import Addresses
 from .parser import parse
@@ -51,6 +53,7 @@ class Settings:
     compat: bool = False
     strict: bool = False
     hz: int = 0  # pytcp target: timer tick of the modelled kernel, 1/s; 0 = its default, 250
+    profile: str = DEFAULT_PROFILE  # pytcp target: which kernel is modelled
 
 
 def default_macros(ip: str) -> dict[str, str]:
@@ -68,7 +71,7 @@ def setup_for(script: Script, ip: str, settings: Settings) -> Setup:
     if ip not in IP_MODES:
         raise ScriptError(f"--ip_version={ip}: there are {', '.join(IP_MODES)}", script.option_places.get("ip_version"))
     defaults = _V6 if ip == "ipv6" else _V4
-    setup = Setup(ip=ip, folder=Path(script.name).parent, timeout_s=settings.timeout_s, compat=settings.compat, hz=settings.hz)
+    setup = Setup(ip=ip, folder=Path(script.name).parent, timeout_s=settings.timeout_s, compat=settings.compat, hz=settings.hz, profile=settings.profile)
 
     def text(name: str, default: str) -> str:
         value = options.get(name)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from pytcp.tcp.profiles import DEFAULT as DEFAULT_PROFILE
+
 from .script import Packet
 
 Handle = Any  # a socket, epoll set, pipe end or file of the target
@@ -46,6 +48,7 @@ class Setup:
     strict_segments: bool = False
     compat: bool = False
     hz: int = 0  # timer tick of the modelled kernel, 1/s; 0: the stack's default
+    profile: str = DEFAULT_PROFILE  # which kernel is modelled
     timeout_s: float = 60.0
     folder: Path = field(default_factory=Path)
     macros: dict[str, str] = field(default_factory=dict)

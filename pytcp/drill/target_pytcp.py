@@ -123,7 +123,7 @@ class PytcpTarget:
 
     def open(self) -> None:
         setup = self.setup
-        self.stack = Stack(self.runtime, seed=1)
+        self.stack = Stack(self.runtime, seed=1, profile=setup.profile)
         if setup.hz:
             sysctl.set_(self.stack.sysctl, "pytcp.hz", setup.hz)
         dev = self.stack.add_interface(self.wire, [f"{setup.local}/{setup.prefix}"], tx_mode="orphan", ipv6=False)

@@ -228,6 +228,11 @@ def sysctls(stack: Stack) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in sysctl.dump(stack.sysctl).items()}
 
 
+def explanations(stack: Stack) -> list[Facts]:
+    """Every sysctl with its meaning, default, range and origin, by name."""
+    return [sysctl.explain(stack.sysctl, entry) for entry in sorted(sysctl.TABLE)]
+
+
 # --- neighbours, routes, interfaces ---
 
 

@@ -23,6 +23,7 @@ from pytcp.link.frame import check_name
 from pytcp.link.pipe import PipeEnd
 from pytcp.link.txring import TxRing
 from pytcp.link.txthread import ThreadRing
+from pytcp.tcp.profiles import DEFAULT as DEFAULT_PROFILE
 from pytcp.tcp.tsq import called, uncharge
 from pytcp.wire.addr import IP4_BROADCAST, IP6_ALL_NODES, IP6_ANY, IP6_LOOPBACK, format_ip, is_link_local, is_multicast, multicast_mac, parse_ip
 from pytcp.wire.icmp import DEST_UNREACH, HOST_UNREACH
@@ -78,11 +79,14 @@ class Runtime(Protocol):
 class Stack(TcpHost):
     """One host. `seed` makes everything random the same in every run; None takes it from the system."""
 
-    def __init__(self, runtime: Runtime, *, seed: int | None = None) -> None:
+    def __init__(self, runtime: Runtime, *, seed: int | None = None, profile: str = DEFAULT_PROFILE) -> None:
+        """profile: the kernel whose defaults its sysctls have (`tcp.profiles`). Raises OSError EINVAL for one that is not known."""
         self.runtime = runtime
         self.heap = runtime.heap
         self.random = random.Random(seed)
         self.sysctl = sysctl.Sysctl()
+        if profile != DEFAULT_PROFILE:
+            sysctl.set_(self.sysctl, "pytcp.profile", profile)
         self.mib = Mib()
         super().__init__()
         self.interfaces: list[Interface] = []

@@ -12,6 +12,7 @@ import errno
 import re
 from typing import cast
 
+from pytcp.tcp import profiles
 from pytcp.tcp.sysctl import TABLE as TCP_TABLE
 from pytcp.tcp.sysctl import Entry, TcpSysctl
 
@@ -237,6 +238,9 @@ def set_(sysctl: Sysctl, name: str, value: Setting) -> None:
     """
     entry = lookup(name)
     old = getattr(sysctl, entry.attr)
+    if entry.attr == "profile":
+        profiles.apply(sysctl, _check_word(sysctl, entry, str(value).strip()))
+        return
     if isinstance(old, str):
         setattr(sysctl, entry.attr, _check_word(sysctl, entry, str(value).strip()))
     else:
@@ -268,6 +272,22 @@ def _check_word(sysctl: Sysctl, entry: Entry, word: str) -> str:
         if word not in entry.words:
             raise OSError(errno.EINVAL, f"{entry.name}: {word!r} is not one of {', '.join(entry.words)}")
     return word
+
+
+def explain(sysctl: Sysctl, entry: Entry) -> dict[str, Setting | list[str] | None]:
+    """What one sysctl is: name, value, meaning, default under the profile in force, what it takes, where it comes from."""
+    default = profiles.settings(sysctl.profile).get(entry.attr, getattr(Sysctl, entry.attr))
+    allowed = " | ".join(entry.words)
+    if not allowed and entry.attr != "tcp_congestion_control":
+        allowed = f"{'' if entry.low is None else entry.low}..{'' if entry.high is None else entry.high}"
+    return {
+        "name": entry.name,
+        "value": getattr(sysctl, entry.attr),
+        "meaning": entry.meaning,
+        "default": sysctl.profile if entry.attr == "profile" else default,
+        "allowed": allowed,
+        "origin": entry.origin,
+    }
 
 
 def dump(sysctl: Sysctl) -> dict[str, Setting]:

@@ -90,7 +90,10 @@ def _set_sysctl(stack: Stack, question: dict[str, Any]) -> Iterator[object]:
     value = question.get("value")
     if not isinstance(value, str | int):
         raise Refused(errno.EINVAL, "value is a string or a number")
-    sysctl.set_(stack.sysctl, _name(question), value)
+    name = _name(question)
+    if sysctl.lookup(name).attr == "profile" and stack.table:
+        raise OSError(errno.EBUSY, f"{name}: the stack has connections, which began under {stack.sysctl.profile}")
+    sysctl.set_(stack.sysctl, name, value)
     yield from _get_sysctl(stack, question)
 
 
@@ -109,6 +112,7 @@ ANSWERS: dict[tuple[str, str], Answer] = {
     ("get", "sockstat"): lambda stack, question: [snapshot.sockstat(stack)],
     ("get", "counters"): lambda stack, question: [snapshot.counters(stack)],
     ("get", "sysctls"): lambda stack, question: [snapshot.sysctls(stack)],
+    ("get", "explanations"): lambda stack, question: snapshot.explanations(stack),
     ("get", "sysctl"): _get_sysctl,
     ("set", "sysctl"): _set_sysctl,
     ("get", "neighbours"): lambda stack, question: snapshot.neighbours(stack),

@@ -33,6 +33,7 @@ from pytcp.clock.real import RealRuntime
 from pytcp.clock.runtime import Runtime
 from pytcp.net import sysctl
 from pytcp.net.stack import Stack
+from pytcp.tcp.profiles import DEFAULT as DEFAULT_PROFILE
 
 from . import control, interrupts
 from .address import AF_INET, AF_INET6, encode_name, host_port, numeric, oserror, parse, show
@@ -446,6 +447,7 @@ async def open_stack(
     gateway: str | Iterable[str] | None = None,
     runtime: Runtime | None = None,
     sysctls: Mapping[str, int | str] | None = None,
+    profile: str = DEFAULT_PROFILE,
     seed: int | None = None,
     drain: float = DRAIN,
     **options: Any,
@@ -457,7 +459,8 @@ async def open_stack(
     default route; one for each family.
     runtime: who drives it. None makes one in real time, or takes that of the `VirtualClock` of this trio
     run; one that is given must be run by whoever made it.
-    sysctls: Linux names and values, set before anything is sent.
+    sysctls: Linux names and values, set before anything is sent. profile: the kernel whose defaults the others have, as
+    "linux-5.15" (docs/variants.md).
     seed: of everything random. None is the system's randomness in real time, and in virtual time the
     number of stacks made before, so that runs repeat.
     drain: seconds that closed connections may take to deliver their last data when the block ends.
@@ -478,7 +481,7 @@ async def open_stack(
             runtime = own = RealRuntime()
     if seed is None and isinstance(runtime, virtual.VirtualRuntime):
         seed = len(runtime.before_pass)
-    net = Stack(runtime, seed=seed)
+    net = Stack(runtime, seed=seed, profile=profile)
     try:
         for name, value in (sysctls or {}).items():
             sysctl.set_(net.sysctl, name, value)

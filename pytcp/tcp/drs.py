@@ -4,7 +4,8 @@ Once per receiver-side RTT the bytes copied to the program in that time (less wh
 queue, 6.16) are compared with the best so far; when they grew, the buffer becomes large enough for twice
 that, and for the sender's slow start on top (linux-tcp §7.5; W. Feng and M. Fisk, 2001). The receiver's
 RTT comes from timestamp echoes of full segments, else from the time a whole window takes to arrive.
-SO_RCVBUF or tcp_moderate_rcvbuf=0 switch the growth off. Sysctls: tcp_moderate_rcvbuf, tcp_rmem[2].
+SO_RCVBUF or tcp_moderate_rcvbuf=0 switch the growth off. Before 6.16 all that was read counted, with room
+for 16 segments more. Sysctls: tcp_moderate_rcvbuf, tcp_rmem[2], pytcp.drs, pytcp.rcvbuf_low_rtt_us.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ def rcv_space_adjust(sk: Sock) -> None:
     if now - sk.rcvq_time_us < rtt >> 3:
         return
     copied_seq = sk.copied_seq
-    copied = copied_seq - sk.rcvq_seq - (sk.rcv_nxt - copied_seq)
+    copied = copied_seq - sk.rcvq_seq
+    if sk.sysctl.drs == "unqueued":
+        copied -= sk.rcv_nxt - copied_seq
     if copied > sk.rcvq_space:
         rcvbuf_grow(sk, copied)
     sk.rcvq_seq = copied_seq
@@ -83,9 +86,16 @@ def rcvbuf_grow(sk: Sock, copied: int) -> None:
         return
     # the measurement is one RTT late, hence twice; the rest is the growth since the last one, twice
     window = copied << 1
-    window += (window * (copied - old) // old) << 1
+    if sk.sysctl.drs == "copied":
+        window += 16 * sk.advmss
+    low_rtt = sk.sysctl.rcvbuf_low_rtt_us
+    rtt = sk.rcv_rtt_us >> 3
+    if rtt < low_rtt:
+        window += window * rtt // low_rtt
+    else:
+        window += (window * (copied - old) // old) << 1
     ofo = sk.ofo_queue
-    if ofo:
+    if ofo and sk.sysctl.drs == "unqueued":
         window += ofo[-1].end_seq - sk.rcv_nxt
     rcvbuf = min(rwnd.space_from_win(sk, window), sk.sysctl.tcp_rmem[2])
     if rcvbuf > sk.rcvbuf:

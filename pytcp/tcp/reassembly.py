@@ -224,7 +224,7 @@ def _queue_out_of_order(sk: Sock, seg: Segment) -> None:
         memory.charge(sk, chunk.truesize)
     elif stored and sack_ok:
         rwnd.grow_window(sk, seg, True)
-    if not sk.sock_flags & SF_DEAD and sk.parent is None:
+    if not sk.sock_flags & SF_DEAD and sk.parent is None and sk.sysctl.drs == "unqueued":
         # neither an orphan nor waiting for accept(): the reader will want room for what the hole held up
         drs.rcvbuf_grow(sk, sk.rcvq_space)
 

@@ -6,7 +6,7 @@ offered is the smallest of free space, `rcv_ssthresh` (slow start of the window,
 small segments) and `window_clamp`. The right edge never moves left unless tcp_shrink_window says so.
 RFC 9293 §3.8.6, RFC 7323 §2. Sysctls: tcp_rmem, rmem_max, tcp_app_win, tcp_shrink_window,
 tcp_workaround_signed_windows, pytcp.init_rwnd, pytcp.scaling_ratio_default, pytcp.scaling_ratio_measured,
-pytcp.clamp_follows_ratio. Counters: TCPFromZeroWindowAdv,
+pytcp.clamp_follows_ratio, pytcp.rcvbuf_sets_clamp. Counters: TCPFromZeroWindowAdv,
 TCPToZeroWindowAdv, TCPWantZeroWindowAdv.
 """
 
@@ -134,11 +134,13 @@ def set_rcvbuf(sk: Sock, value: int) -> None:
     """SO_RCVBUF: the buffer becomes twice `value` (the other half pays for overhead) and stays there.
 
     A negative value is a huge one, as the kernel's unsigned comparison has it. Clamp and threshold
-    follow at the next change of the scaling ratio only (§14)."""
+    follow at the next change of the scaling ratio only (§14), or at once (pytcp.rcvbuf_sets_clamp)."""
     limit = sk.sysctl.rmem_max
     value = min(value, limit) if value >= 0 else limit
     sk.rcvbuf_locked = True
     sk.rcvbuf = max(value * 2, SOCK_MIN_RCVBUF)
+    if sk.sysctl.rcvbuf_sets_clamp:
+        set_window_clamp(sk, win_from_space(sk, sk.rcvbuf))
 
 
 def set_rcvlowat(sk: Sock, value: int) -> None:

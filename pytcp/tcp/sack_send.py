@@ -121,8 +121,8 @@ def compress(sk: Sock) -> None:
     rtt = sk.rcv_rtt_us
     if sk.srtt_us and sk.srtt_us < rtt:
         rtt = sk.srtt_us
-    # both are kept times 8; 5 % of them in ns
-    delay = min(sysctl.tcp_comp_sack_delay_ns, rtt * (1000 >> 3) // 20)
+    # both are kept times 8
+    delay = min(sysctl.tcp_comp_sack_delay_ns, rtt * (1000 >> 3) * sysctl.comp_sack_rtt_percent // 100)
     sk.compressed_ack_deadline = when = sk.host.now_ns + delay + sysctl.tcp_comp_sack_slack_ns
     timers.touch(sk, when)
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 Value = int | tuple[int, ...]
 
+PROFILES = ("linux-3.18", "linux-5.15", "linux-6.6", "linux-6.18", "mainline")
+
 
 class TcpSysctl:
     """Values in force on one stack. Times carry their unit in the name or in `TABLE`."""
@@ -92,7 +94,8 @@ class TcpSysctl:
     ip_local_port_range: tuple[int, int] = (32768, 60999)
     ip_no_pmtu_disc: int = 0
     min_pmtu: int = 552
-    # pytcp.*: facts of the modelled kernel's configuration, and variants of its algorithms
+    # pytcp.*: facts of the modelled kernel's configuration, and variants of its algorithms (`profiles`)
+    profile: str = PROFILES[3]
     hz: int = 250
     max_tcp_header: int = 192
     skb_base_truesize: int = 832
@@ -104,8 +107,13 @@ class TcpSysctl:
     half_cwnd_cap: int = 1
     keep_cwnd_limited: int = 1
     grow_skb: int = 1
+    tso_defer_max_us: int = 1000
     hystart_reset: str = "update"
     init_rwnd: int = 0
+    drs: str = "unqueued"
+    rcvbuf_low_rtt_us: int = 0
+    rcvbuf_sets_clamp: int = 0
+    comp_sack_rtt_percent: int = 5
     scaling_ratio_default: int = 128
     scaling_ratio_measured: int = 1
     clamp_follows_ratio: int = 1
@@ -130,6 +138,7 @@ class TcpSysctl:
         # gaps up to this leave an ACK timeout of ato_min as it is (an odd ato_min never stays)
         self.ato_short_ns: int = -1 if self.ato_min & 1 else self.ato_min // 2 * self.tick_ns
         self.sized_by_sendmsg: bool = self.autosize_at == "sendmsg"
+        self.tso_defer_max_ns: int = self.tso_defer_max_us * 1000 or 1 << 62
         self.tsq_capped_paced: bool = self.tsq_cap == "always"
 
 
@@ -240,6 +249,7 @@ TABLE: tuple[Entry, ...] = (
     _ipv4("ip_local_port_range", 1, 65535, "ephemeral ports, first and last"),
     _ipv4("ip_no_pmtu_disc", 0, 3, "path MTU discovery off"),
     Entry("net.ipv4.route.min_pmtu", "min_pmtu", 68, _I31, "smallest path MTU believed"),
+    _choice("profile", PROFILES, "kernel whose defaults all TCP sysctls take when it is set", ""),
     _pytcp("hz", 100, 1000, "timer tick of the modelled kernel, 1/s", "CONFIG_HZ"),
     _pytcp("max_tcp_header", 128, 512, "MAX_TCP_HEADER of the modelled kernel", "192; 320 with wireless drivers configured"),
     _pytcp("skb_base_truesize", 576, 4096, "memory charged per skb beside its payload, bytes", "832 measured on 6.18; 1280 to 6.2, 896 to 6.13"),
@@ -260,6 +270,7 @@ TABLE: tuple[Entry, ...] = (
     _pytcp("half_cwnd_cap", 0, 1, "one burst takes at most half of cwnd", "3.18 (d649a7a81f3b)"),
     _pytcp("keep_cwnd_limited", 0, 1, "that cwnd was the limit is not forgotten for a larger burst of the same window", "6.1 (f4ce91ce12a7)"),
     _pytcp("grow_skb", 0, 1, "pull bytes from the next skb when quota allows", "6.10 (8ee602c63520)"),
+    _pytcp("tso_defer_max_us", 0, _I31, "longest wait for the ACK that makes a deferred burst larger, us; 0 = half of srtt", "1000 since 6.18"),
     _choice(
         "hystart_reset", ("update", "update_gated", "cong_avoid"), "where HyStart's round is reset",
         "5.16 update_gated (4e1fddc98d25); 6.14 update (25c1a9ca53db)",
@@ -267,6 +278,13 @@ TABLE: tuple[Entry, ...] = (
     _pytcp("init_rwnd", 0, 65535, "first receive window at most so many segments of 1460 bytes; 0 = what the buffer holds", "20 until 4.20 (a337531b942b)"),
     _pytcp("scaling_ratio_default", 1, 255, "window per 256 buffer bytes before any was measured", "65 in 6.6 (dfa2f0483360), 128 since 6.10 (697a6c8cec03)"),
     _pytcp("scaling_ratio_measured", 0, 1, "measure the ratio on what is received", "6.6 (dfa2f0483360)"),
+    _choice(
+        "drs", ("unqueued", "copied"), "what a receive buffer grows by: bytes read less those queued, or bytes read and 16 segments",
+        "unqueued since 6.16",
+    ),
+    _pytcp("rcvbuf_low_rtt_us", 0, _I31, "RTT below which a receive buffer grows less, us; 0 = none", "1000 after 6.18 (ecfea98b7d0d, tcp_rcvbuf_low_rtt)"),
+    _pytcp("rcvbuf_sets_clamp", 0, 1, "SO_RCVBUF moves window_clamp at once", "after 6.18"),
+    _pytcp("comp_sack_rtt_percent", 1, 1000, "delay of a compressed SACK, % of the RTT", "33 after 6.18 (416dd649f3aa, tcp_comp_sack_rtt_percent)"),
     _pytcp("clamp_follows_ratio", 0, 1, "window_clamp follows a changed scaling_ratio", "6.11 (a2cbb1603943)"),
     _cubic("beta", "what a loss leaves of the window, of 1024"),
     _cubic("fast_convergence", "a second loss below the last maximum gives room to others"),

@@ -3,8 +3,8 @@
 Autosizing (Linux 3.12, at transmit time since 3.19: 605ad7f184b6) gives a burst about 1 ms of the
 pacing rate, so that a slow flow does not dump 64 KiB into the network; short RTTs get a bonus since
 5.18 (65466904b015). Deferral waits a little for the next ACK when a burst would be cut short.
-Sysctls: tcp_min_tso_segs, tcp_tso_rtt_log, tcp_tso_win_divisor, pytcp.autosize_at (`sendmsg`: `mtu.size_goal`
-sizes, and a burst has no limit here).
+Sysctls: tcp_min_tso_segs, tcp_tso_rtt_log, tcp_tso_win_divisor, pytcp.tso_defer_max_us, pytcp.autosize_at
+(`sendmsg`: `mtu.size_goal` sizes, and a burst has no limit here).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def should_defer(sk: Sock, skb: Skb, max_segs: int) -> int:
         return NOW_NO_ACK_DUE
     srtt_ns = sk.srtt_us * 125
     # the next ACK is further away than waiting is worth
-    if head.tx_ns + srtt_ns - now > min(srtt_ns >> 1, NSEC_PER_MSEC):
+    if head.tx_ns + srtt_ns - now > min(srtt_ns >> 1, sk.sysctl.tso_defer_max_ns):
         return NOW_ACK_FAR
     if cong_win < send_win:
         if cong_win <= skb.length:

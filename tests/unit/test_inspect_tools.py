@@ -22,6 +22,7 @@ from pytcp.clock.virtual import VirtualRuntime
 from pytcp.net import snapshot
 from pytcp.net.stack import Stack
 from pytcp.sockets import control
+from pytcp.tcp import api
 
 
 class Here:
@@ -208,6 +209,32 @@ def test_unknown_variables_can_be_ignored_but_bad_values_cannot(run: Run) -> Non
     assert "outside 0..2" in run("sysctl", "-e", "-w", "net.ipv4.tcp_ecn=99", status=1)
 
 
+def test_settings_explained(run: Run) -> None:
+    run("sysctl", "-w", "pytcp.tsq_cap=unpaced_only")
+    assert run("sysctl", "--explain", "pytcp.tsq_cap", "net.ipv4.tcp_ecn").splitlines() == [
+        "net.ipv4.tcp_ecn = 2",
+        "    0 off, 1 request and accept, 2 accept only",
+        "    default 2; takes 0..2",
+        "",
+        "pytcp.tsq_cap = unpaced_only",
+        "    sockets whose TSQ limit tcp_limit_output_bytes caps",
+        "    default always; takes always | unpaced_only",
+        "    unpaced_only 5.0 (c73e5807e4f6) to 6.15; always again 6.16 (c4221a8cc3a7)",
+    ]
+    assert '"default":[4096,16384,4194304]' in run("sysctl", "-j", "--explain", "net.ipv4.tcp_wmem")
+
+
+def test_a_profile_is_chosen_before_the_first_connection(here: Here, run: Run) -> None:
+    assert run("sysctl", "-w", "pytcp.profile=linux-5.15") == "pytcp.profile = linux-5.15\n"
+    assert run("sysctl", "net.ipv4.tcp_limit_output_bytes") == "net.ipv4.tcp_limit_output_bytes = 1048576\n"
+    assert "default 1048576;" in run("sysctl", "--explain", "net.ipv4.tcp_limit_output_bytes")
+    assert "'linux-5' is not one of linux-3.18, linux-5.15, " in run("sysctl", "-w", "pytcp.profile=linux-5", status=1)
+    sk = here.stack.new_sock(4)
+    with pytest.raises(BlockingIOError):
+        api.connect(sk, b"\x7f\0\0\1", 80)
+    assert "pytcp.profile: the stack has connections, which began under linux-5.15" in run("sysctl", "-w", "pytcp.profile=mainline", status=1)
+
+
 def test_settings_as_json(run: Run) -> None:
     assert run("sysctl", "-j", "net.ipv4.tcp_sack", "net.ipv4.tcp_wmem") == '{"net.ipv4.tcp_sack":1,"net.ipv4.tcp_wmem":[4096,16384,4194304]}\n'
 
@@ -218,6 +245,7 @@ def test_settings_as_json(run: Run) -> None:
         ("sysctl", "name a variable"),
         ("sysctl -w net.ipv4.tcp_sack", "'net.ipv4.tcp_sack' sets nothing"),
         ("sysctl -nN net.ipv4.tcp_sack", "choose"),
+        ("sysctl -n --explain net.ipv4.tcp_sack", "choose"),
         ("sysctl -a -r (", "is no regular expression"),
         ("nstat --connections", "goes with --prometheus"),
         ("ss sport", "the filter ends where a port is expected"),

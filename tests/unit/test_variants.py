@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import pytcp.tcp
-from pytcp.tcp import delack, input, mtu, rwnd, sendmsg, tsq
+from pytcp.tcp import delack, drs, input, mtu, rwnd, sack_send, sendmsg, tsq
 from pytcp.tcp.sock import Sock
 from pytcp.tcp.sockopt import setsockopt
 from pytcp.tcp.sysctl import TABLE, TcpSysctl
 
-from .harness import FakeHost, established, make_sock, segment
+from .harness import MS, US, FakeHost, established, make_sock, segment
 
 ROOT = Path(pytcp.tcp.__file__).parent.parent
 IPPROTO_TCP, TCP_NODELAY = 6, 1
@@ -188,6 +188,26 @@ def test_from_5_0_to_6_15_the_sysctl_did_not_cap_paced_sockets(cap: str, paced: 
     assert tsq.small_queue_check(sk, skb, 0) == (8000 if waits else 0)
 
 
+# ---------------------------------------------------------------- deferral
+
+
+@pytest.mark.parametrize(("longest_us", "sent"), [(1000, [3000]), (0, [])])
+def test_before_6_18_a_burst_was_deferred_for_up_to_half_the_round_trip(longest_us: int, sent: list[int]) -> None:
+    """srtt 20 ms and the oldest packet sent 15 ms ago: its ACK is 5 ms away, less than half of srtt and more than
+    1 ms. Room for 3 of 12 packets is less than a third of the window."""
+    host = FakeHost()
+    host.sysctl.tso_defer_max_us = longest_us
+    host.sysctl.update_derived()
+    sk = established(host, mss=1000, srtt_us=20_000)
+    sk.snd_cwnd, sk.pacing_rate = 12, 100_000_000
+    sendmsg.sendmsg(sk, bytes(9_000))
+    host.advance(15 * MS)
+    sk.wstamp_ns = host.now_ns
+    host.take()
+    sendmsg.sendmsg(sk, bytes(4_000))
+    assert lengths(host) == sent
+
+
 # ---------------------------------------------------------------- the receiver
 
 
@@ -218,6 +238,61 @@ def test_before_6_6_the_share_of_the_buffer_that_is_window_was_not_measured(meas
     sk.rcv_mss = 536
     rwnd.measure_rcv_mss(sk, seg)
     assert sk.scaling_ratio == ratio
+
+
+def reader(**sysctls: Any) -> Sock:
+    """A round trip of 20 ms has passed; 65536 bytes arrived in it, of which 40000 were read."""
+    host = FakeHost()
+    for name, value in sysctls.items():
+        setattr(host.sysctl, name, value)
+    sk = established(host, mss=1460)
+    sk.scaling_ratio, sk.rcvq_space = 128, 14600
+    sk.rcvq_seq = sk.copied_seq
+    sk.rcv_rtt_us = 20_000 * 8
+    sk.rcv_nxt += 65536
+    sk.copied_seq += 40000
+    sk.mstamp_ns = host.now_ns
+    sk.rcvq_time_us = host.now_ns // 1000 - 20_000
+    drs.rcv_space_adjust(sk)
+    return sk
+
+
+def test_before_6_16_bytes_still_queued_counted_as_read_and_there_was_room_for_16_segments_more() -> None:
+    """40000 read and 25536 queued: 14464 do not beat 14600. All 40000 do: w = 2·40000 + 16·1460 = 103360, plus twice
+    w·25400//14600 = 179818: 462996 bytes of window, twice as much memory."""
+    assert reader(drs="unqueued").rcvbuf == 131072
+    assert reader(drs="copied").rcvbuf == 2 * (103360 + 2 * (103360 * 25400 // 14600)) == 925992
+
+
+def test_after_6_18_a_short_round_trip_lets_the_buffer_grow_less() -> None:
+    """30000 read, none queued, RTT 500 us of 1000: w = 60000, plus 60000·500/1000. Without the rule: plus twice 60000·15400//14600."""
+    for low, window in ((1000, 90_000), (0, 60_000 + 2 * (60_000 * 15400 // 14600))):
+        sk = established(mss=1460)
+        sk.scaling_ratio, sk.rcvq_space, sk.rcv_rtt_us = 128, 14600, 500 * 8
+        sk.sysctl.rcvbuf_low_rtt_us = low
+        drs.rcvbuf_grow(sk, 30000)
+        assert sk.rcvbuf == 2 * window
+
+
+@pytest.mark.parametrize(("at_once", "clamp"), [(0, 65535 - 1460), (1, 100_000)])
+def test_after_6_18_so_rcvbuf_moves_the_clamp_at_once(at_once: int, clamp: int) -> None:
+    sk = established(mss=1460)
+    sk.window_clamp, sk.scaling_ratio = 65535 - 1460, 128
+    sk.sysctl.rcvbuf_sets_clamp = at_once
+    rwnd.set_rcvbuf(sk, 100_000)
+    assert (sk.rcvbuf, sk.window_clamp) == (200_000, clamp)
+
+
+@pytest.mark.parametrize(("percent", "delay_us"), [(5, 100), (33, 660)])
+def test_sacks_are_compressed_for_a_share_of_the_round_trip(percent: int, delay_us: int) -> None:
+    """2 ms, and 100 us of slack."""
+    host = FakeHost()
+    host.sysctl.comp_sack_rtt_percent = percent
+    sk = established(host, sack=True)
+    sk.rcv_rtt_us, sk.srtt_us = 2000 * 8, 2000 * 8
+    sk.dup_ack_counter, sk.compressed_ack_rcv_nxt = 3, sk.rcv_nxt
+    sack_send.compress(sk)
+    assert sk.compressed_ack_deadline - host.now_ns == (delay_us + 100) * US
 
 
 def test_a_routes_quickack_acknowledges_every_segment_at_once() -> None:

@@ -6,6 +6,7 @@ Ranges and names are judged by the stack. Several variables are all tried; the e
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import click
 
@@ -22,27 +23,32 @@ Value = int | str | list[int]
 @click.option("-N", "--names", is_flag=True, help="Only names.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not repeat what was set.")
 @click.option("-e", "--ignore", is_flag=True, help="Unknown variables are no error.")
+@click.option("--explain", is_flag=True, help="With each its meaning, default, range and origin.")
 @click.option("-r", "--pattern", metavar="REGEX", help="Only variables whose name it matches. With -a.")
 @client.options("--pretty")
 def command(
     stack: client.Choice, show: client.Show, variables: tuple[str, ...], everything: bool, write: bool, values: bool, names: bool, quiet: bool,
-    ignore: bool, pattern: str | None,
+    ignore: bool, explain: bool, pattern: str | None,
 ) -> int:  # fmt: skip
     """Settings of a running stack: `sysctl` of procps, for pytcp.
 
     Names and ranges are Linux's, the stack's own begin with pytcp. A name may also be that of a branch
     (net.ipv4.neigh). What Linux keeps per interface is one value here, under each of its names.
+    Setting pytcp.profile gives all of TCP's the defaults of another kernel (docs/variants.md).
 
     \b
     Examples:
       pytcp sysctl -a -r rmem
       pytcp sysctl net.ipv4.tcp_ecn
+      pytcp sysctl --explain pytcp
       pytcp sysctl -w net.ipv4.tcp_rmem='4096 87380 1000000'
     """
     if not variables and not everything:
         raise click.UsageError("name a variable, or -a for all.")
     if values and names:
         raise click.UsageError("-n shows values only, -N names only: choose.")
+    if explain and (values or names):
+        raise click.UsageError("--explain shows more, -n and -N show less: choose.")
     for variable in variables if write else ():
         if "=" not in variable:
             raise click.UsageError(f"{variable!r} sets nothing; -w takes VARIABLE=VALUE.")
@@ -67,12 +73,29 @@ def command(
             if not (ignore and error.is_unknown):
                 click.echo(f"pytcp sysctl: {error.strerror}", err=True)
                 status = 1
+    if explain:
+        facts = [entry for entry in chosen.ask("get", "explanations") if entry["name"] in found]
+        if show is not None:
+            show(facts)
+            return status
+        click.echo("\n\n".join(map(explained, facts)))
+        return status
     if show is not None:
         show(found)
         return status
     for name, value in found.items():
         click.echo(name if names else text(value) if values else f"{name} = {text(value)}")
     return status
+
+
+def explained(entry: dict[str, Any]) -> str:
+    """One setting as people want it told."""
+    lines = [f"{entry['name']} = {text(entry['value'])}", f"    {entry['meaning']}", f"    default {text(entry['default'])}"]
+    if entry["allowed"]:
+        lines[-1] += f"; takes {entry['allowed']}"
+    if entry["origin"]:
+        lines.append(f"    {entry['origin']}")
+    return "\n".join(lines)
 
 
 def _read(chosen: client.Running, present: dict[str, Value], name: str) -> dict[str, Value]:
