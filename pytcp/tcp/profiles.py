@@ -58,6 +58,7 @@ ROWS: tuple[Row, ...] = (
     _row("push_barrier", "commit", 0, 0, 0, 1, 1),
     _row("autosize_at", "commit", "sendmsg", "xmit", "xmit", "xmit", "xmit"),
     _row("tsq_cap", "commit", "always", "unpaced_only", "unpaced_only", "always", "always"),
+    _row("keep_cwnd_limited", "commit", 0, 0, 1, 1, 1),
     _row("grow_skb", "commit", 0, 0, 0, 1, 1),
     _row("tso_defer_max_us", "commit", 0, 0, 0, 1000, 1000),
     _row("hystart_reset", "commit", "cong_avoid", "cong_avoid", "update_gated", "update", "update"),
