@@ -2,19 +2,24 @@
 
 Two kinds, told apart by what happens to packets on it. A plain wire carries super-frames whole and only delays them
 (`link.pipe`): the receiver gets what a NIC's receive offload would make of them, one delivery per super-frame, or, with
-`receive="segments"`, every segment by itself. A wire with a bottleneck or accidents judges packet by packet (`link.emulator`).
+`receive="segments"`, every segment by itself. A wire with a bottleneck or accidents judges packet by packet (`link.emulator`); its rate is
+fixed, a function of time (`Varying(lambda t_ns: ...)`) or a mahimahi trace (`Trace.read(file)`), its queue droptail, `CoDel` or `Red`,
+both of which can mark instead of drop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from pytcp.link.aqm import CoDel, Red
 from pytcp.link.delayed import Delayed
 from pytcp.link.emulator import Emulator, Impairment
 from pytcp.link.frame import F_CSUM, F_RXCSUM, Link
 from pytcp.link.pcapng import Capture, PcapngWriter
 from pytcp.link.pipe import ALL_FEATURES, pipe_pair
+from pytcp.link.rates import Since, Trace, Varying
 
 from .record import Row
 
@@ -23,6 +28,8 @@ if TYPE_CHECKING:
     from pytcp.net.interface import Interface
 
     from .hosts import Host
+
+__all__ = ["CoDel", "Completions", "Delayed", "Impairment", "Receive", "Red", "Trace", "Varying", "Wire"]
 
 Completions = str | Delayed  # modes of `link.txring`
 Receive = Literal["super", "segments", "gro"]
@@ -39,6 +46,7 @@ class Wire:
         *,
         number: int = 0,
         seed: int = 0,
+        zero_ns: int = 0,
         writer: PcapngWriter | None = None,
         delay: int = 0,
         rate: int = 0,
@@ -52,7 +60,7 @@ class Wire:
         """delay: one way, ns. rate: bit/s of both NICs, 0 = infinite. mtu: bytes of IP. gso_max: of a super-frame.
         receive: "super": a super-frame sent is one received; "segments": none is coalesced; "gro": what arrives together is.
         there, back: what happens to packets from `near` to `far`, and back. completions: of both transmit rings, or a pair.
-        writer: records what `near` sends and receives."""
+        zero_ns: the time from which a varying rate counts. writer: records what `near` sends and receives."""
         heap = runtime.heap
         takes = ALL_FEATURES if receive == "super" else F_CSUM | F_RXCSUM
         macs = (bytes((2, 0, 0, number >> 8, number & 255, 1)), bytes((2, 0, 0, number >> 8, number & 255, 2)))
@@ -65,7 +73,7 @@ class Wire:
         self.emulator: Emulator | None = None
         first: Link = ends[0]
         if there is not None or back is not None:
-            first = self.emulator = Emulator(first, heap, seed, tx=there, rx=back)
+            first = self.emulator = Emulator(first, heap, seed, tx=_since(there, zero_ns), rx=_since(back, zero_ns))
         if writer is not None:
             first = Capture(first, writer, near.name, realtime_ns=runtime.realtime_ns)
         gro = receive == "gro"
@@ -93,3 +101,8 @@ class Wire:
         if not host.address4:
             host.address4, host.address6 = addresses
         return dev
+
+
+def _since(what: Impairment | None, zero_ns: int) -> Impairment | None:
+    """A rate that varies begins with the experiment."""
+    return what if what is None or isinstance(what.rate, int) else replace(what, rate=Since(what.rate, zero_ns))

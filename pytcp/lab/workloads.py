@@ -6,18 +6,16 @@ Each is made before time runs and says when it is `done`; what it saw is in its 
 from __future__ import annotations
 
 import contextlib
-import random
-from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from pytcp.clock.heap import TimerHeap
-from pytcp.sockets.socket import Socket
+from pytcp.sockets.socket import IPPROTO_TCP, Socket
 from pytcp.tcp.const import POLLHUP, POLLIN, POLLOUT, POLLRDHUP
 
 from .hosts import AF_INET, Host
 
 CHUNK = 1 << 18
+TCP_CONGESTION = 13
 
 Prepare = Callable[[Socket], object]
 
@@ -115,256 +113,6 @@ class Bulk:
             socket.close()
 
 
-class RequestResponse:
-    """netperf's TCP_RR: a request of `request` bytes, a response of `response`, one after the other.
-
-    It runs for `transactions` of them (0: until time is up). wakeup: ns from a socket's news until its program runs, on both
-    sides, as a sleeping thread has to be scheduled; what arrives meanwhile is read at once."""
-
-    def __init__(
-        self,
-        client: Host,
-        server: Host,
-        request: int,
-        response: int,
-        *,
-        transactions: int = 0,
-        wakeup: int = 0,
-        port: int = 5002,
-        family: int = AF_INET,
-        prepare: Prepare | None = None,
-    ) -> None:
-        self.heap = client.stack.heap
-        self.transactions = transactions
-        self.completed = 0
-        self.started_ns = 0  # the first request
-        self.finished_ns = 0  # the last response
-        self.latencies: list[int] = []  # ns
-        self.client: Socket | None = None
-        self.server: Socket | None = None
-        self._request = bytes(request)
-        self._response = bytes(response)
-        self._asked_ns = 0
-        self._wakeup = wakeup
-        server.listen(port, self._accepted, prepare=prepare)
-        client.connect(server, port, self._connected, family=family, prepare=prepare)
-
-    @property
-    def done(self) -> bool:
-        """All transactions are complete."""
-        return 0 < self.transactions <= self.completed
-
-    @property
-    def per_second(self) -> float:
-        """Transactions per second."""
-        return self.completed * 1e9 / (self.finished_ns - self.started_ns)
-
-    def _accepted(self, socket: Socket) -> None:
-        self.server = socket
-        _Exchange(self.heap, socket, len(self._request), self._wakeup, lambda: _Sending(socket, self._response))
-
-    def _connected(self, socket: Socket) -> None:
-        self.client = socket
-        self.started_ns = self.heap.now_ns
-        _Exchange(self.heap, socket, len(self._response), self._wakeup, self._answered)
-        self._ask()
-
-    def _ask(self) -> None:
-        assert self.client is not None
-        self._asked_ns = self.heap.now_ns
-        _Sending(self.client, self._request)
-
-    def _answered(self) -> None:
-        self.completed += 1
-        self.finished_ns = self.heap.now_ns
-        self.latencies.append(self.finished_ns - self._asked_ns)
-        if not self.done:
-            self._ask()
-
-
-class _Exchange:
-    """One side of a request and response: reads messages of `size` bytes and calls `whole` after each."""
-
-    def __init__(self, heap: TimerHeap, socket: Socket, size: int, wakeup: int, whole: Callable[[], object]) -> None:
-        self.heap = heap
-        self.socket = socket
-        self.size = size
-        self.wakeup = wakeup
-        self.whole = whole
-        self.got = 0
-        self.waking = False
-        socket.notify = self._notify
-
-    def _notify(self, mask: int) -> None:
-        if mask & POLLIN and not self.waking:
-            if self.wakeup:
-                self.waking = True
-                self.heap.call_later(self.wakeup, self._run)
-            else:
-                self._run()
-
-    def _run(self) -> None:
-        self.waking = False
-        with contextlib.suppress(BlockingIOError):
-            while self.got < self.size:
-                data = self.socket.recv(self.size - self.got)
-                if not data:
-                    return
-                self.got += len(data)
-        if self.got == self.size:
-            self.got = 0
-            self.whole()
-
-
-class _Sending:
-    """A message that is sent as fast as the socket takes it."""
-
-    def __init__(self, socket: Socket, data: bytes) -> None:
-        self.socket = socket
-        self.left = memoryview(data)
-        self.reader = socket.notify
-        self._send()
-
-    def _send(self) -> None:
-        try:
-            while self.left:
-                self.left = self.left[self.socket.send(self.left) :]
-        except BlockingIOError:
-            self.socket.notify = self._notify
-        else:
-            self.socket.notify = self.reader
-
-    def _notify(self, mask: int) -> None:
-        if mask & POLLOUT:
-            self._send()
-        self.reader(mask)
-
-
-class OpenLoop:
-    """wrk2's load: requests at fixed times on each of many connections, whatever the answers do.
-
-    Each connection has a request every `connections / rate` seconds from a random phase on, one outstanding at a time: a
-    late answer delays the next request, and that delay counts. The server thinks for `think()` ns, then answers in
-    `writes` (bytes each). Connections keep on for `requests` altogether, after `warmup` requests each that do not count."""
-
-    def __init__(
-        self,
-        client: Host,
-        server: Host,
-        rng: random.Random,
-        *,
-        connections: int,
-        rate: int,
-        requests: int,
-        writes: tuple[int, ...],
-        think: Callable[[], int],
-        request: int = 100,
-        warmup: int = 20,
-        port: int = 8080,
-        prepare: Prepare | None = None,
-    ) -> None:
-        self.heap = client.stack.heap
-        self.from_schedule = array("q")  # ns, of each counted request
-        self.from_send = array("q")
-        self.interval = connections * 1_000_000_000 // rate
-        self.open = 0
-        self._writes = [bytes(size) for size in writes]
-        self._answer = sum(writes)
-        self._request = bytes(request)
-        self._think = think
-        self._warmup = warmup
-        counts = [requests // connections + (number < requests % connections) for number in range(connections)]
-        server.listen(port, self._accepted, prepare=prepare)
-        for count in counts:
-            start = rng.randrange(self.interval)
-            client.connect(server, port, partial(self._connected, count, start), prepare=prepare)
-            self.open += 1
-
-    @property
-    def done(self) -> bool:
-        """Every request is answered."""
-        return not self.open
-
-    def _connected(self, count: int, start: int, socket: Socket) -> None:
-        _Client(self, socket, self.heap.now_ns + start, count + self._warmup, self._warmup)
-
-    def _accepted(self, socket: Socket) -> None:
-        _Server(self, socket)
-
-
-class _Client:
-    """One connection of `OpenLoop`, asking."""
-
-    __slots__ = ("due_ns", "got", "left", "load", "sent_ns", "socket", "warmup")
-
-    def __init__(self, load: OpenLoop, socket: Socket, due_ns: int, requests: int, warmup: int) -> None:
-        self.load = load
-        self.socket = socket
-        self.due_ns = due_ns
-        self.left = requests
-        self.warmup = warmup
-        self.sent_ns = 0
-        self.got = 0
-        socket.notify = self._readable
-        load.heap.call_at(due_ns, self._ask)
-
-    def _ask(self) -> None:
-        self.sent_ns = self.load.heap.now_ns
-        self.socket.send(self.load._request)
-
-    def _readable(self, mask: int) -> None:
-        load = self.load
-        try:
-            self.got += len(self.socket.recv(CHUNK))
-        except BlockingIOError:
-            return
-        if self.got < load._answer:
-            return
-        self.got = 0
-        now = load.heap.now_ns
-        if self.warmup:
-            self.warmup -= 1
-        else:
-            load.from_schedule.append(now - self.due_ns)
-            load.from_send.append(now - self.sent_ns)
-        self.left -= 1
-        if not self.left:
-            load.open -= 1
-            return
-        self.due_ns += load.interval
-        if self.due_ns <= now:
-            self._ask()
-        else:
-            load.heap.call_at(self.due_ns, self._ask)
-
-
-class _Server:
-    """One connection of `OpenLoop`, answering."""
-
-    __slots__ = ("got", "load", "socket")
-
-    def __init__(self, load: OpenLoop, socket: Socket) -> None:
-        self.load = load
-        self.socket = socket
-        self.got = 0
-        socket.notify = self._readable
-
-    def _readable(self, mask: int) -> None:
-        load = self.load
-        try:
-            self.got += len(self.socket.recv(CHUNK))
-        except BlockingIOError:
-            return
-        if self.got >= len(load._request):
-            self.got -= len(load._request)
-            load.heap.call_later(load._think(), self._answer)
-
-    def _answer(self) -> None:
-        send = self.socket.send
-        for data in self.load._writes:
-            send(data)
-
-
 class SmallWrites:
     """`count` writes of `size` bytes, one every `interval` ns, on one connection; `prepare` sets its options.
 
@@ -409,3 +157,135 @@ class SmallWrites:
             self.received += drain(socket)[0]
 
         socket.notify = readable
+
+
+class OnOff:
+    """Bursts of `burst` bytes with rests of `rest()` ns between the end of one and the beginning of the next, `count` of them.
+
+    The end of a burst is when the receiver has it. times: ns each burst took."""
+
+    def __init__(
+        self, sender: Host, receiver: Host, burst: int, rest: Callable[[], int], count: int, *, port: int = 5004, family: int = AF_INET,
+        prepare: Prepare | None = None,
+    ) -> None:  # fmt: skip
+        self.heap = sender.stack.heap
+        self.times: list[int] = []
+        self.burst = burst
+        self.count = count
+        self.received = 0
+        self._rest = rest
+        self._began = 0
+        self._left = memoryview(b"")
+        self._data = bytes(burst)
+        self.socket: Socket | None = None
+        receiver.listen(port, self._accepted, prepare=prepare)
+        sender.connect(receiver, port, self._connected, family=family, prepare=prepare)
+
+    @property
+    def done(self) -> bool:
+        """All bursts have arrived."""
+        return len(self.times) == self.count
+
+    def _connected(self, socket: Socket) -> None:
+        self.socket = socket
+        socket.notify = self._writable
+        self._begin()
+
+    def _begin(self) -> None:
+        self._began = self.heap.now_ns
+        self._left = memoryview(self._data)
+        self._writable(POLLOUT)
+
+    def _writable(self, mask: int) -> None:
+        assert self.socket is not None
+        if mask & POLLOUT and self._left:
+            with contextlib.suppress(BlockingIOError):
+                while self._left:
+                    self._left = self._left[self.socket.send(self._left) :]
+
+    def _accepted(self, socket: Socket) -> None:
+        def readable(mask: int) -> None:
+            self.received += drain(socket)[0]
+            if self.received >= (len(self.times) + 1) * self.burst:
+                self.times.append(self.heap.now_ns - self._began)
+                if not self.done:
+                    self.heap.call_later(self._rest(), self._begin)
+
+        socket.notify = readable
+
+
+class Iperf3:
+    """As iperf3: `streams` connections that send for `duration` ns, and what arrived on each in every `interval` ns.
+
+    names: congestion controls, given to the streams in turn ("" for the host's)."""
+
+    def __init__(
+        self,
+        sender: Host,
+        receiver: Host,
+        duration: int,
+        *,
+        streams: int = 1,
+        interval: int = 1_000_000_000,
+        names: tuple[str, ...] = ("",),
+        port: int = 5201,
+        prepare: Prepare | None = None,
+    ) -> None:
+        self.heap = sender.stack.heap
+        self.duration = duration
+        self.interval = interval
+        self.intervals: list[list[int]] = [[] for _ in range(streams)]  # bytes, by stream
+        self.received = [0] * streams
+        self.done = False
+        self.sockets: list[Socket] = []  # of the sender
+        self._last = [0] * streams
+        self._data = bytes(CHUNK)
+        for number in range(streams):
+            control = names[number % len(names)]
+            receiver.listen(port + number, partial(self._sink, number), prepare=prepare)
+
+            def with_control(socket: Socket, control: str = control) -> None:
+                if prepare is not None:
+                    prepare(socket)
+                if control:
+                    socket.setsockopt(IPPROTO_TCP, TCP_CONGESTION, control.encode())
+
+            self.sockets.append(sender.connect(receiver, port + number, self._source, prepare=with_control))
+        self.heap.call_later(interval, self._tick)
+        self.heap.call_later(duration, self._end)
+
+    def rates(self, first: int = 0) -> list[float]:
+        """Bit/s of each stream, from interval `first` on."""
+        return [sum(bytes_[first:]) * 8e9 / (len(bytes_[first:]) * self.interval) for bytes_ in self.intervals]
+
+    def _source(self, socket: Socket) -> None:
+        def writable(mask: int) -> None:
+            if mask & POLLOUT and not self.done:
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        socket.send(self._data)
+
+        socket.notify = writable
+        writable(POLLOUT)
+
+    def _sink(self, number: int, socket: Socket) -> None:
+        def readable(mask: int) -> None:
+            self.received[number] += drain(socket)[0]
+
+        socket.notify = readable
+
+    def _tick(self) -> None:
+        for number, total in enumerate(self.received):
+            self.intervals[number].append(total - self._last[number])
+        self._last = self.received.copy()
+        if not self.done:
+            self.heap.call_later(self.interval, self._tick)
+
+    def _end(self) -> None:
+        self.done = True
+
+
+def jain(shares: Sequence[float]) -> float:
+    """Jain's fairness index of shares: 1 when all are equal, 1/n when one has everything."""
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0

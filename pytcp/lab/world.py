@@ -75,7 +75,7 @@ class World:
 
     def wire(self, near: Host, far: Host, **options: Any) -> wires.Wire:
         """Join two hosts; options as of `wires.Wire`."""
-        wire = wires.Wire(self.runtime, near, far, number=len(self.wires), seed=self.seed, writer=self._writer, **options)
+        wire = wires.Wire(self.runtime, near, far, number=len(self.wires), seed=self.seed, zero_ns=START, writer=self._writer, **options)
         self.wires.append(wire)
         return wire
 

@@ -30,7 +30,7 @@ from .dice import Dice, check_probability
 from .frame import F_CSUM, F_RXCSUM, F_TSO4, F_TSO6, F_USO, Link, RxFrame, TxFrame
 from .gro import Gro
 from .offload import ETHERNET
-from .rates import Constant, Trace, Varying
+from .rates import Constant, Rate
 
 NS = 1_000_000_000
 OFFLOADS = F_CSUM | F_TSO4 | F_TSO6 | F_USO
@@ -71,7 +71,7 @@ class Impairment:
     line_packets: packets under way together, a bound on memory.
     Raises ValueError."""
 
-    rate: int | Varying | Trace = 0
+    rate: int | Rate = 0
     overhead: int = 0
     delay_ns: int = 0
     jitter_ns: int = 0

@@ -44,6 +44,24 @@ class Rate(Protocol):
         """How long `size` bytes take on average."""
 
 
+class Since:
+    """A rate whose time counts from `zero_ns`."""
+
+    def __init__(self, rate: Rate, zero_ns: int) -> None:
+        self.rate = rate
+        self.zero_ns = zero_ns
+
+    def start(self, now_ns: int) -> int:
+        return self.rate.start(now_ns - self.zero_ns) + self.zero_ns
+
+    def serve(self, now_ns: int, bits: int) -> Service:
+        when_ns, left = self.rate.serve(now_ns - self.zero_ns, bits)
+        return Service(when_ns + self.zero_ns, left)
+
+    def packet_ns(self, size: int) -> int:
+        return self.rate.packet_ns(size)
+
+
 class Constant:
     """So many bit/s."""
 

@@ -13,8 +13,9 @@ from typing import Literal
 
 from pytcp.lab.distribution import PERCENTILES, percentiles, sampler
 from pytcp.lab.experiment import Figure, Figures, experiment
+from pytcp.lab.transactions import OpenLoop
 from pytcp.lab.units import MS, US, Bytes, Count, Time
-from pytcp.lab.workloads import OpenLoop, SmallWrites
+from pytcp.lab.workloads import SmallWrites
 from pytcp.lab.world import World
 from pytcp.link.delayed import Delayed, DelayedRing
 from pytcp.sockets.socket import IPPROTO_TCP, TCP_NODELAY, Socket

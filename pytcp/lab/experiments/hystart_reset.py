@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from pytcp.lab.experiment import Figure, Figures, experiment
 from pytcp.lab.hosts import AF_INET6
+from pytcp.lab.transactions import RequestResponse
 from pytcp.lab.units import MS, SECOND, US, Bytes, Count, Rate, Time
-from pytcp.lab.workloads import Bulk, RequestResponse
+from pytcp.lab.workloads import Bulk
 from pytcp.lab.world import World
 from pytcp.link.emulator import Impairment
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 from pytcp.lab import litmus
 from pytcp.lab.distribution import PERCENTILES, percentiles, sampler
 from pytcp.lab.experiment import Figure, Figures, experiment
+from pytcp.lab.transactions import OpenLoop
 from pytcp.lab.units import MS, US, Count, Time
-from pytcp.lab.workloads import OpenLoop
 from pytcp.lab.world import World
 from pytcp.link.delayed import Delayed
 from pytcp.sockets.socket import IPPROTO_TCP, TCP_NODELAY

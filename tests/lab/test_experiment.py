@@ -1,0 +1,222 @@
+"""What an experiment is: settings with units, variants, files of one's own, and messages that say where a mistake is."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pytcp.cli.lab import command
+from pytcp.lab import units
+from pytcp.lab.experiment import ExperimentError, load, names, run_variant
+from pytcp.lab.runs import run_all
+from pytcp.lab.units import BYTES, COUNT, RATE, TIME, Kind
+
+DOCS = Path(__file__).parents[2] / "docs" / "experiments.md"
+
+OWN = '''
+from typing import Literal
+
+from pytcp.lab.experiment import Figures, experiment
+from pytcp.lab.units import MS, Bytes, Count, Rate, Time
+from pytcp.lab.workloads import Bulk
+from pytcp.lab.world import World
+
+
+@experiment("mine", "A question", variants={"plain": {}, "small": {"size": "20kB", "client:net.ipv4.tcp_sack": 0}})
+def run(world: World, size: Bytes = 100_000, rtt: Time = 10 * MS, how: Literal["a", "b"] = "a", fast: bool = False, share: float = 0.5) -> Figures:
+    client, server = world.host("client"), world.host("server")
+    world.wire(client, server, delay=rtt // 2)
+    flow = Bulk(server, client, size)
+    world.run(lambda: flow.done)
+    return {"received": flow.received, "seconds": flow.seconds, "sack": client.stack.sysctl.tcp_sack, "peer_sack": server.stack.sysctl.tcp_sack}
+'''
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.py"
+    path.write_text(OWN)
+    return path
+
+
+def cli(*words: str | Path) -> Result:
+    return CliRunner().invoke(command, [str(word) for word in words])
+
+
+def message(*words: str | Path) -> str:
+    """What a run that must fail with status 2 says, on one line beside the quoted source."""
+    result = cli("run", *words, "-j", "1")
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    return result.output
+
+
+# ---------------------------------------------------------------- units
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("40ms", TIME, 40_000_000), ("138.4ms", TIME, 138_400_000), ("1.5s", TIME, 1_500_000_000), ("0", TIME, 0), ("2min", TIME, 120_000_000_000),
+        ("10MB", BYTES, 10_000_000), ("64KiB", BYTES, 65536), ("1448", BYTES, 1448), ("1e6", BYTES, 1_000_000), ("1.5kB", BYTES, 1500),
+        ("25Gbit", RATE, 25_000_000_000), ("50Mbit/s", RATE, 50_000_000), ("400k", COUNT, 400_000), ("7", COUNT, 7),
+    ],
+)  # fmt: skip
+def test_quantities(text: str, kind: Kind, value: int) -> None:
+    assert units.parse(text, kind) == value
+    assert units.parse(units.show(value, kind).replace(" ", ""), kind) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "says"),
+    [
+        ("40", TIME, "needs a unit of time: ns, us, ms, s, min"),
+        ("40mss", TIME, "unknown unit 'mss' of time in '40mss'; near: ms"),
+        ("10mb", BYTES, "near: MB"),
+        ("fast", RATE, "is not a rate like 25Gbit"),
+        ("0.5ns", TIME, "no whole number of ns"),
+        ("1e99s", TIME, "out of range"),
+        ("-5ms", TIME, "is not a time like 40ms"),
+    ],
+)
+def test_what_is_no_quantity_says_what_would_be(text: str, kind: Kind, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        units.parse(text, kind)
+
+
+# ---------------------------------------------------------------- settings
+
+
+def test_a_setting_of_one_host_leaves_the_other(own: Path) -> None:
+    outcomes = run_all(str(own), processes=1).outcomes
+    assert outcomes["plain"].figures == {**outcomes["plain"].figures, "received": 100_000, "sack": 1, "peer_sack": 1}
+    assert outcomes["small"].figures == {**outcomes["small"].figures, "received": 20_000, "sack": 0, "peer_sack": 1}
+
+
+def test_the_users_setting_is_the_last(own: Path) -> None:
+    outcome = run_variant(str(own), "small", sets=[("size", "30kB"), ("net.ipv4.tcp_sack", "1")])
+    assert (outcome.figures["received"], outcome.figures["sack"]) == (30_000, 1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("siez=1", "mine has no setting 'siez'; near: size"),
+        ("net.ipv4.tcp_sak=1", "near: net.ipv4.tcp_sack"),
+        ("pytcp.autosize_at=never", "'never' is not one of xmit, sendmsg"),
+        ("net.ipv4.tcp_sack=many", "net.ipv4.tcp_sack: 'many' is not a number"),
+        ("rtt=40", "rtt: '40' needs a unit of time"),
+        ("how=c", "how: 'c' is not one of a, b"),
+        ("fast=perhaps", "fast: 'perhaps' is neither yes nor no"),
+        ("cc=cubik", "no congestion control 'cubik'"),
+        ("clinet:net.ipv4.tcp_sack=1", "there is no host 'clinet' for clinet:net.ipv4.tcp_sack; near: client"),
+        ("rtt", "'rtt' is not KEY=VALUE"),
+    ],
+)
+def test_a_wrong_setting_says_what_is_near(own: Path, setting: str, says: str) -> None:
+    assert says in message(own, "--set", setting)
+
+
+def test_an_unknown_name_or_variant_says_what_is_near(own: Path) -> None:
+    assert "there is no experiment 'scaling-ratoi'; near: scaling-ratio" in message("scaling-ratoi")
+    assert "mine has no variant 'smal'; near: small" in message(own, "--variant", "smal")
+    assert "there is no such file" in message("./nowhere.py")
+
+
+# ---------------------------------------------------------------- a file of one's own
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "says"),
+    [
+        ("def run(", "def run((", 11, "invalid syntax"),
+        ('world.host("client")', 'world.hots("client")', 12, "AttributeError: 'World' object has no attribute 'hots'"),
+        ("delay=rtt // 2", "dealy=rtt // 2", 13, "TypeError"),
+        ("size: Bytes = 100_000", "size: Bytes", 10, "parameter 'size' has no default"),
+        ('"size": "20kB"', '"size": "20kb"', 10, "unknown unit 'kb' of size"),
+        ("flow.done)", "False)", 15, "nothing more will happen, and the workload is not done"),
+        ("client:net.ipv4.tcp_sack", "clint:net.ipv4.tcp_sack", 0, "there is no host 'clint'"),
+    ],
+)
+def test_a_mistake_shows_its_own_line(own: Path, old: str, new: str, line: int, says: str) -> None:
+    own.write_text(OWN.replace(old, new))
+    output = message(own)
+    assert says in output
+    if line:
+        assert f"{own}:{line}: " in output
+        source = OWN.replace(old, new).splitlines()[line - 1].strip()
+        assert output.rstrip().endswith(source), "the line is quoted"
+
+
+def test_a_file_without_an_experiment_and_one_with_two(own: Path) -> None:
+    own.write_text("x = 1\n")
+    assert "has no experiment; put @experiment(NAME" in message(own)
+    own.write_text(OWN + OWN.replace('"mine"', '"other"').replace("def run", "def run2"))
+    assert f"say which: {own}:mine, {own}:other" in message(own)
+    assert cli("run", f"{own}:other", "--json", "-j", "1").exit_code == 0
+
+
+# ---------------------------------------------------------------- what comes out
+
+
+def test_json_has_exactly_what_it_promises(own: Path) -> None:
+    result = json.loads(cli("run", own, "--json", "--seed", "3", "-j", "1").stdout)
+    assert set(result) == {"experiment", "seed", "profile", "variants", "published"}
+    assert (result["experiment"], result["seed"]) == ("mine", 3)
+    assert set(result["variants"]) == {"plain", "small"}
+    assert result["published"] == {}
+
+
+def test_where_a_variant_runs_does_not_show_in_its_figures(own: Path) -> None:
+    assert run_all(str(own), processes=1).as_json() == run_all(str(own), processes=2).as_json()
+
+
+def test_the_packets_and_the_record_of_each_variant(own: Path, tmp_path: Path) -> None:
+    cli("run", own, "--pcap", tmp_path / "p.pcapng", "--record", tmp_path / "r.jsonl", "-j", "1")
+    for variant in ("plain", "small"):
+        assert (tmp_path / f"p-{variant}.pcapng").stat().st_size > 20_000
+        head = json.loads((tmp_path / f"r-{variant}.jsonl").read_text().splitlines()[0])
+        assert (head["meta"]["variant"], head["flows"]) == (variant, ["client", "server"])
+
+
+def test_the_five_are_listed_with_what_may_be_set() -> None:
+    assert names() == ["autocork-nodelay", "hystart-reset", "push-barrier", "scaling-ratio", "tso-autosizing"]
+    text = cli("list").stdout
+    for name in names():
+        chosen = load(name)
+        assert f"{name}: {chosen.title}" in text
+        assert all(parameter in text for parameter in chosen.parameters)
+
+
+def test_a_published_figure_needs_its_variant(own: Path) -> None:
+    own.write_text(OWN.replace('"A question", ', '"A question", published={"plian": {"seconds": 1}}, '))
+    with pytest.raises(ExperimentError, match="figures of 'plian', which is no variant; near: plain"):
+        load(str(own))
+
+
+# ---------------------------------------------------------------- docs/experiments.md
+
+
+def example(name: str, tmp_path: Path) -> str:
+    found = re.search(rf"```python\n# {name}\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    assert found is not None
+    (tmp_path / name).write_text(found[1])
+    return str(tmp_path / name)
+
+
+def test_the_sixth_experiment_of_the_page(tmp_path: Path) -> None:
+    figures = {name: outcome.figures for name, outcome in run_all(example("newcomer.py", tmp_path), processes=1).outcomes.items()}
+    # a queue of 300 packets at 20 Mbit/s is 180 ms; CoDel's target is 5
+    assert figures["droptail"]["srtt"] > 150 > 60 > figures["codel"]["srtt"]
+    assert figures["codel"]["share"] > 0.35 > figures["droptail"]["share"]
+
+
+def test_the_congestion_control_of_the_page(tmp_path: Path) -> None:
+    figures = {name: outcome.figures for name, outcome in run_all(example("polite.py", tmp_path), processes=1).outcomes.items()}
+    # 1448 of each 1514 bytes at 20 Mbit/s are 19.1 Mbit/s
+    assert all(18.5 < of["mbit"] < 19.2 for of in figures.values())
+    assert figures["polite"]["srtt_ms"] < 60 < 120 < figures["cubic"]["srtt_ms"]
