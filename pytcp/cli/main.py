@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, str] = {
     "demo": "The main job: real data to and from a Linux peer, checked.",
     "doctor": "What is missing on this machine, and what to do about it.",
     "drill": "Run packetdrill scripts on pytcp, or on this machine's kernel.",
+    "explain": "Where the time of a connection went, and what would help.",
     "http": "Serve a folder, or fetch a URL, over pytcp.",
     "iperf3": "Throughput to and from any iperf3, as client or server.",
     "lab": "Experiments in virtual time, beside published figures.",
@@ -33,6 +34,7 @@ COMMANDS: Mapping[str, str] = {
     "ss": "Sockets of a running stack, as ss.",
     "sysctl": "Settings of a running stack, as sysctl.",
     "testbed": "A shell, or a command, on the peer of a running stack.",
+    "trace": "What TCP decides and why, line by line.",
     "traceroute": "The hops to a host.",
 }
 

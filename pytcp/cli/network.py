@@ -21,6 +21,7 @@ from pytcp.tcp import profiles
 if TYPE_CHECKING:
     from pytcp.lab.testbed import Testbed
     from pytcp.link.frame import Link
+    from pytcp.link.pcapng import PcapngWriter
     from pytcp.sockets.open import TrioStack
     from pytcp.sockets.socket import Socket
     from pytcp.sockets.streams import TcpStream
@@ -49,6 +50,7 @@ class Where:
     gateway: tuple[str, ...]
     peer: str | None
     pcap: str | None
+    trace: str | None = None
     profile: str = profiles.DEFAULT
 
 
@@ -57,7 +59,8 @@ def options(command: F) -> F:
 
     @functools.wraps(command)
     def collect(
-        *args: Any, tap: str | None, address: tuple[str, ...], gateway: tuple[str, ...], peer: str | None, pcap: str | None, profile: str, **rest: Any
+        *args: Any, tap: str | None, address: tuple[str, ...], gateway: tuple[str, ...], peer: str | None, pcap: str | None, trace: str | None, profile: str,
+        **rest: Any,
     ) -> Any:
         if tap is None and (address or gateway):
             raise click.UsageError("--address and --gateway go with --tap; a testbed has its own.")
@@ -71,11 +74,12 @@ def options(command: F) -> F:
             raise click.UsageError(f"--tap {tap!r} is not like fd:5.")
         if tap is not None and peer is not None:
             raise click.UsageError("--peer runs in a testbed; with --tap the peer is yours.")
-        return command(*args, where=Where(tap, address, gateway, peer, pcap, profile), **rest)
+        return command(*args, where=Where(tap, address, gateway, peer, pcap, trace, profile), **rest)
 
     decorated: Any = collect
     for option in (
         click.option("--profile", type=click.Choice(profiles.NAMES), default=profiles.DEFAULT, show_default=True, help="Kernel whose defaults the stack has."),
+        click.option("--trace", metavar="FILE", type=click.Path(dir_okay=False), help="Record TCP's decisions, for `pytcp trace` and `pytcp explain`."),
         click.option("--pcap", metavar="FILE", type=click.Path(dir_okay=False), help="Record the packets as pcapng."),
         click.option("--peer", metavar="COMMAND", help="Run a shell command in the testbed's namespace meanwhile, with $PYTCP4, $PYTCP6, $PEER4, $PEER6 set."),
         click.option("--gateway", metavar="ADDRESS", multiple=True, help="Default route; once per family. With --tap."),
@@ -205,17 +209,35 @@ def _adopt(fd: int) -> Link:
 @contextlib.asynccontextmanager
 async def _stack(where: Where, link: Link, testbed: Testbed | None, addresses: tuple[str, ...]) -> AsyncIterator[Network]:
     from pytcp.lab.wired import open_wired
-    from pytcp.link.pcapng import PcapngWriter
 
-    writer = None if where.pcap is None else PcapngWriter(where.pcap)
-    try:
+    with recorded(where) as writer:
         async with open_wired(link, addresses, writer=writer, gateway=where.gateway, profile=where.profile) as wired:
             yield Network(wired.stack, testbed, addresses, PATIENCE if where.peer is not None else 0.0)
-    finally:
-        if writer is not None:
-            writer.close()
-            note = f"capture: {where.pcap} ({writer.packets:,} packets)" if writer.error is None else f"capture stopped: {writer.error.strerror}"
-            click.echo(note, err=True)
+
+
+@contextlib.contextmanager
+def recorded(where: Where) -> Iterator[PcapngWriter | None]:
+    """What --pcap and --trace ask for: gives the writer of packets, listens to every stack made meanwhile, and says at the end what there is."""
+    from pytcp.lab.tracefile import TraceFile
+    from pytcp.link.pcapng import PcapngWriter
+    from pytcp.net.tracer import every_stack
+
+    with contextlib.ExitStack() as ends:
+        if where.trace is not None:
+            trace = TraceFile(where.trace, experiment=" ".join(click.get_current_context().command_path.split()))
+            ends.callback(lambda: _note("trace", where.trace, trace.events, "events", trace.error))
+            ends.callback(trace.close)
+            ends.enter_context(every_stack(trace.listener))
+        writer = None
+        if where.pcap is not None:
+            writer = packets = PcapngWriter(where.pcap)
+            ends.callback(lambda: _note("capture", where.pcap, packets.packets, "packets", packets.error))
+            ends.callback(packets.close)
+        yield writer
+
+
+def _note(what: str, path: str | None, number: int, things: str, error: OSError | None) -> None:
+    click.echo(f"{what}: {path} ({number:,} {things})" if error is None else f"{what} stopped: {error.strerror}", err=True)
 
 
 @contextlib.asynccontextmanager

@@ -52,10 +52,10 @@ def command(where: network.Where, module: str | None, nameserver: tuple[str, ...
             raise click.UsageError(f"PROGRAM {arguments[0]!r} does not exist.")
     from pytcp.lab.launch import Launcher
 
-    with network._place(where) as (link, testbed, addresses), _capture(where.pcap) as writer, _environment(testbed):
+    with network._place(where) as (link, testbed, addresses), network.recorded(where) as writer, _environment(testbed):
         launcher = Launcher(_opener(where, link, testbed, addresses, writer), nameserver)
         with _secluded(addresses), launcher.installed():
-            status = _execute(module, arguments)
+            status = execute(module, arguments)
         if not launcher.runs:
             click.echo("pytcp run: the program never called trio.run, so nothing of it was on pytcp", err=True)
     return status
@@ -69,22 +69,6 @@ def _numeric(text: str) -> bool:
     except OSError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def _capture(path: str | None) -> Iterator[PcapngWriter | None]:
-    from pytcp.link.pcapng import PcapngWriter
-
-    if path is None:
-        yield None
-        return
-    writer = PcapngWriter(path)
-    try:
-        yield writer
-    finally:
-        writer.close()
-        note = f"capture: {path} ({writer.packets:,} packets)" if writer.error is None else f"capture stopped: {writer.error.strerror}"
-        click.echo(note, err=True)
 
 
 @contextlib.contextmanager
@@ -137,7 +121,7 @@ def _again(link: Link) -> Link:
     return link.duplicate() if isinstance(link, Tap | PacketLink) else link
 
 
-def _execute(module: str | None, arguments: tuple[str, ...]) -> int:
+def execute(module: str | None, arguments: tuple[str, ...]) -> int:
     """Run the program as the interpreter would; returns its exit status, and prints the traceback of what it raises."""
     argv, path = sys.argv, list(sys.path)
     try:

@@ -13,8 +13,9 @@ from pytcp.cli import network
 
 @click.command("testbed", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--pcap", metavar="FILE", type=click.Path(dir_okay=False), help="Record the packets as pcapng.")
+@click.option("--trace", metavar="FILE", type=click.Path(dir_okay=False), help="Record TCP's decisions, for `pytcp trace` and `pytcp explain`.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND] [ARGUMENTS]...")
-def command(pcap: str | None, arguments: tuple[str, ...]) -> int:
+def command(pcap: str | None, trace: str | None, arguments: tuple[str, ...]) -> int:
     """Run a shell ($SHELL, or COMMAND) in a testbed's namespace, where a stack of pytcp is one hop away.
 
     The stack answers pings and refuses connections; `pytcp ss` and its kin look into it from a second terminal. In the
@@ -27,7 +28,7 @@ def command(pcap: str | None, arguments: tuple[str, ...]) -> int:
       pytcp testbed ping -c 3 10.99.0.2
       pytcp testbed --pcap scan.pcapng sh -c 'nmap -sT $PYTCP4'
     """
-    return network.run(network.Where(None, (), (), None, pcap), partial(_main, argv=arguments or (os.environ.get("SHELL") or "/bin/sh",)))
+    return network.run(network.Where(None, (), (), None, pcap, trace), partial(_main, argv=arguments or (os.environ.get("SHELL") or "/bin/sh",)))
 
 
 async def _main(net: network.Network, argv: tuple[str, ...]) -> int:

@@ -13,23 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytcp.tcp.gates import WORDS
+
 from .record import Record, Row
 
 # what keeps a sender from sending (`gate`)
-GATES: Mapping[str, str] = {
-    "app": "the program had written nothing more",
-    "cork": "the program had corked the socket",
-    "nagle": "Nagle waited for an acknowledgement before a small segment",
-    "autocork": "autocork waited for the host queue to empty",
-    "tso_defer": "deferral waited for more window, for a larger super-segment",
-    "tsq": "small queues: enough of this socket was in the host queue",
-    "host_queue": "the host queue was full",
-    "cwnd": "the congestion window was full",
-    "rwnd": "the peer's receive window was full",
-    "pacing": "the pacing timer had not come round",
-    "sndbuf": "the send buffer was full, the program had to wait",
-    "neighbour": "the neighbour's link address was not known yet",
-}
+GATES: Mapping[str, str] = WORDS
 
 # events that are drawn as marks, with the words for them
 MARKS: Mapping[str, str] = {

@@ -1,6 +1,6 @@
 """What a running stack looks like from outside: plain dicts of numbers and words, ready for JSON.
 
-Sockets as inet_diag reports them (queues, timer, memory, tcp_info), counters, sysctls, neighbours,
+Sockets as inet_diag reports them (queues, timer, memory, tcp_info) with their gates, counters, sysctls, neighbours,
 routes, interfaces with their addresses. Nothing is formatted here and nothing of the stack changes:
 `pytcp ss` and its family make the tables people know (`cli.inspect`), over a control socket
 (`sockets.control`). Addresses are text, times ms unless a name says otherwise, all ages count from now.
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from pytcp.tcp import gates
 from pytcp.tcp.const import (
     LISTEN,
     PENDING_LOSS_PROBE,
@@ -104,6 +105,8 @@ def tcp(stack: Stack, entry: Sock | Request | TimeWait) -> Facts:
         "memory": _memory(entry.rmem_alloc, entry.rcvbuf, entry.wmem_alloc - 1, entry.sndbuf, entry.forward_alloc, entry.wmem_queued),
         "congestion": entry.ca.name if entry.ca is not None else entry.cong_name or entry.sysctl.tcp_congestion_control,
         "info": _info(tcp_info(entry)),
+        "gate": gates.NAMES[entry.gate],
+        "gates": {name: figures for name, figures in gates.times(entry).items() if figures != (0, 0)},
     }
     if entry.user is not None:
         facts["inode"] = _cookie(entry.user)

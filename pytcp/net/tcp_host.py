@@ -116,6 +116,7 @@ class TcpHost:
     interfaces: list[Interface]
     local4: dict[bytes, Interface]  # addresses of ours
     local6: dict[bytes, Interface]
+    tracer: Tracer | None = None  # told of decisions: given to every new socket, and to every new connection that has none
 
     def __init__(self) -> None:
         self.now_ns = self.heap.now_ns
@@ -133,7 +134,6 @@ class TcpHost:
         self.iif = 0  # device index of the segment that `receive_tcp` has in hand
         self.in_pass = False
         self.closed = False
-        self.tracer: Tracer | None = None  # given to every new socket
 
     # --- supplied by Stack ---
 
@@ -477,6 +477,8 @@ class TcpHost:
         sk.demux_key = key
         sk.hashed = True
         self.table[key] = sk
+        if sk.trace is None:
+            sk.trace = self.tracer
         if sk.state != SYN_SENT and not sk.bound_port:
             sk.bound_port = sk.sport
             self.ports.add(sk, sk.sport)

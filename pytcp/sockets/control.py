@@ -8,6 +8,7 @@ thousand of them do not hold up traffic. Between questions nothing here runs.
 
     {"get": "sockets", "protocols": ["tcp"]}    {"get": "sysctl", "name": "net.ipv4.tcp_sack"}
     {"get": "counters"}                         {"set": "sysctl", "name": ..., "value": "0"}
+    {"get": "trace"}, which goes on until the asker has heard enough (`feed`)
 
 Whatever else arrives is answered by an error; who asks slowly or does not read is dropped after `PATIENCE`.
 """
@@ -21,6 +22,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +30,7 @@ import trio
 
 from pytcp.net import snapshot, sysctl
 
-from . import rundir
+from . import feed, rundir
 
 if TYPE_CHECKING:
     from pytcp.net.stack import Stack
@@ -121,21 +123,33 @@ ANSWERS: dict[tuple[str, str], Answer] = {
 }
 
 
-def answer(stack: Stack, line: bytes) -> Iterator[object]:
-    """The values that answer one question. Raises Refused."""
+TRACE = ("get", "trace")  # has no end, so it is no list of answers
+
+
+def parse(line: bytes) -> dict[str, Any]:
+    """A question. Raises Refused."""
     try:
         question = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise Refused(errno.EINVAL, f"a question is one line of JSON: {error}") from None
     if not isinstance(question, dict):
         raise Refused(errno.EINVAL, "a question is a JSON object")
+    return question
+
+
+def answer(stack: Stack, line: bytes) -> Iterator[object]:
+    """The values that answer one question. Raises Refused."""
+    return _answer(stack, parse(line))
+
+
+def _answer(stack: Stack, question: dict[str, Any]) -> Iterator[object]:
     for verb in ("get", "set"):
         what = question.get(verb)
         if isinstance(what, str):
             found = ANSWERS.get((verb, what))
             if found is not None:
                 return iter(found(stack, question))
-    raise Refused(errno.EOPNOTSUPP, f"known: {', '.join(f'{verb} {what}' for verb, what in sorted(ANSWERS))}")
+    raise Refused(errno.EOPNOTSUPP, f"known: {', '.join(f'{verb} {what}' for verb, what in sorted([*ANSWERS, TRACE]))}")
 
 
 async def serve(stack: Stack, now: Callable[[], int], *, task_status: trio.TaskStatus[Path | None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -186,12 +200,16 @@ async def _accept(listener: trio.socket.SocketType, nursery: trio.Nursery, turns
 async def _converse(conn: trio.socket.SocketType, turns: trio.Semaphore, stack: Stack, now: Callable[[], int]) -> None:
     """One question, one answer."""
     try:
-        with conn, trio.move_on_after(PATIENCE):
+        with conn, trio.move_on_after(PATIENCE) as patience:
             stream = trio.SocketStream(conn)
             try:
-                line = await _read_line(stream)
+                question = parse(await _read_line(stream))
                 now()
-                await _send(stream, answer(stack, line))
+                if question.get("get") == "trace":
+                    patience.deadline = inf
+                    await feed.follow(stream, stack, question)
+                    return
+                await _send(stream, _answer(stack, question))
                 last: dict[str, Any] = {"done": True}
             except Refused as refused:
                 last = {"error": refused.number, "message": str(refused)}

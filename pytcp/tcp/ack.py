@@ -128,6 +128,8 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
         return 1
 
     flag = _clean_rtx_queue(sk, prior_fack, prior_una, flag, rs)
+    if sk.trace is not None:
+        tracing.ack(sk.trace, sk, seg, sk.delivered - prior_delivered, rs.rtt_us)
     if sk.rack_dsack_seen or (sk.rack_reo_wnd_steps != 1 and not sk.rack_reo_wnd_persist):
         rack.update_reo_wnd(sk, rs)
     if sk.tlp_high_seq:
@@ -142,8 +144,6 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
         timers.set_xmit_timer(sk)
     delivered = _newly_delivered(sk, prior_delivered, flag)
     lost = sk.lost - prior_lost
-    if sk.trace is not None:
-        tracing.ack(sk.trace, sk, seg, delivered, rs.rtt_us)
     rs.is_ack_delayed = bool(flag & FLAG_ACK_MAYBE_DELAYED)
     rate.gen(sk, delivered, lost, bool(flag & FLAG_SACK_RENEGING), rs)
     _cong_control(sk, ack, delivered, lost, flag, rs)

@@ -37,6 +37,21 @@ if TYPE_CHECKING:
 NAMES = ("app", "sndbuf", "cork", "nagle", "autocork", "tso_defer", "tsq", "cwnd", "rwnd", "pacing", "host_queue", "neighbour")
 APP, SNDBUF, CORK, NAGLE, AUTOCORK, TSO_DEFER, TSQ, CWND, RWND, PACING, HOST_QUEUE, NEIGHBOUR = range(len(NAMES))
 
+WORDS = {
+    "app": "the program had written nothing more",
+    "sndbuf": "the send buffer was full, with everything in it sent: the program had to wait",
+    "cork": "the program had corked the socket",
+    "nagle": "Nagle waited for an acknowledgement before a small segment",
+    "autocork": "autocork waited for the host's queue to empty",
+    "tso_defer": "deferral waited for the next acknowledgement, for a longer super-segment",
+    "tsq": "small queues: enough of this connection was in the host's queue",
+    "cwnd": "the congestion window was full",
+    "rwnd": "the peer's receive window was full",
+    "pacing": "the departure time of the next packet had not come",
+    "host_queue": "a retransmission waited for its original to leave the host, or the host refused",
+    "neighbour": "the neighbour's link-layer address was not known",
+}
+
 
 def begin(sk: Sock) -> None:
     """The connection is open: its time runs from here, and the program is awaited."""
@@ -101,7 +116,8 @@ def hold(sk: Sock, gate: int) -> None:
     """The host keeps what the connection has sent: HOST_QUEUE until the next TX completion, NEIGHBOUR until `release`."""
     if sk.gate < HOST_QUEUE:
         sk.gate_below = sk.gate
-    if sk.gate != gate:
+    # without an address nothing leaves the host, so that is what a retransmission waits for, too
+    if sk.gate < gate:
         _change(sk, gate)
 
 

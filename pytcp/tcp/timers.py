@@ -247,11 +247,14 @@ def retransmit_timer(sk: Sock) -> None:
         sk.total_rto_recoveries += 1
         sk.rto_stamp = sk.host.now_ns // NSEC_PER_MSEC
     head = sk.rtx_queue.head
-    if head is not None and retransmit.retransmit_skb(sk, head, 1) > 0:
+    error = retransmit.retransmit_skb(sk, head, 1) if head is not None else 0
+    if not error:
+        retransmit.hold_lost(sk, gates.CWND)
+    elif error > 0:
         # refused by our own host: try again soon, without backing off
+        retransmit.hold_lost(sk, gates.HOST_QUEUE)
         arm_retrans(sk, RESOURCE_PROBE_INTERVAL_NS)
         return
-    retransmit.hold_lost(sk, gates.CWND)
     _back_off(sk)
 
 

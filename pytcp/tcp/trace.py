@@ -42,6 +42,11 @@ if TYPE_CHECKING:
     from .skb import Skb
     from .sock import Sock
 
+KINDS = (
+    "state", "xmit", "stop", "gate", "autocork", "tso_defer", "tsq", "ack", "recv", "window", "ca_state", "lost", "retransmit", "rto", "tlp", "probe",
+    "undo", "ecn", "hystart",
+)  # fmt: skip
+
 # why a super-segment has the size it has
 WHY = {
     "queue": "all there was",

@@ -1,4 +1,4 @@
-"""The programs in virtual time of docs/sockets.md and docs/congestion-control.md, as they stand there."""
+"""The programs in virtual time of docs/sockets.md, docs/congestion-control.md and docs/why.md, as they stand there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import pytcp
-from pytcp.tcp import cong
+from pytcp.tcp import cong, gates, trace
 
 DOCS = Path(pytcp.__file__).parents[1] / "docs"
 
@@ -45,6 +45,24 @@ def test_the_lossy_wire_of_the_page_makes_the_stack_send_again() -> None:
     assert seconds > 200 * 0.042
     assert rtt >= 42
     assert again > 0
+
+
+def test_the_commands_of_the_page_print_what_stands_there(tmp_path: Path) -> None:
+    """`pytcp explain` and `pytcp trace` of a program in virtual time: to the last digit, lines cut at 150 characters."""
+    page = (DOCS / "why.md").read_text()
+    (tmp_path / "transfer.py").write_text(program("why.md", "pytcp.run_virtual(main)"))
+    shown = re.findall(r"^\$ pytcp ([^\n]* transfer\.py)\n(.*?)(?=^\$ |^```)", page, re.MULTILINE | re.DOTALL)
+    assert [words.split()[0] for words, _ in shown if "|" not in words] == ["explain", "trace", "trace"]
+    for words, text in shown:
+        said = subprocess.run([sys.executable, "-m", "pytcp", *words.split()], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120).stdout
+        lines = [line[:150].rstrip() for line in said.splitlines()]
+        assert lines[: text.count("\n")] == text.splitlines()
+
+
+def test_the_page_names_every_kind_gate_and_reason() -> None:
+    page = (DOCS / "why.md").read_text()
+    for name in (*trace.KINDS, *trace.WHY, *gates.NAMES):
+        assert f"| `{name}` |" in page
 
 
 def test_a_name_that_tcp_congestion_cannot_carry_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,6 +228,17 @@ def test_a_line_for_each_socket_on_request() -> None:
     assert "\n" not in line
 
 
+def test_what_a_connection_waits_for_is_a_line_of_its_own_and_only_when_asked_for() -> None:
+    gated = SILENT_FACTS | {"gate": "rwnd", "gates": {"app": [3_500_000_000, 1000], "rwnd": [6_500_000_000, 9000]}}
+    plain = printed([gated], info=True, options=True, extended=True, memory=True)
+    assert plain == printed([SILENT_FACTS], info=True, options=True, extended=True, memory=True), "ss's own words are not touched"
+    assert table([gated], Wanted(why=True, info=True, numeric=True), "python3", 1)[1] == "\n\t".join(
+        [*table([SILENT_FACTS], Wanted(info=True, numeric=True), "python3", 1)[1].split("\n\t"), " gate:rwnd rwnd:6500ms(65.0%)/9000 app:3500ms(35.0%)/1000"]
+    )
+    assert " gate:rwnd" in printed([gated], why=True).replace("·", " ")
+    assert "gate" not in printed([SILENT_FACTS], why=True), "a stack of another version says nothing of gates"
+
+
 def test_the_receivers_limit_is_a_share_of_the_time_busy() -> None:
     limited = SILENT_FACTS["info"] | {"busy_time": 728_000, "rwnd_limited": 684_000, "notsent_bytes": 1886552, "min_rtt": 16, "rcv_rtt": 28}
     limited["max_pacing_rate"] = 2**64 - 1

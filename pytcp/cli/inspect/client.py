@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,28 +48,53 @@ class Running:
         """The values that answer one question. Raises click.ClickException when there is no answer, OSError when it is an error."""
         return _ask(self.path, {verb: what, **more}, PATIENCE)
 
+    def follow(self, what: str, until: float | None, **more: object) -> Iterator[Any]:
+        """Values as they come, until a time of `time.monotonic` (None: for ever) or the end of the stack. Raises as `ask`."""
+        return _ask(self.path, {"get": what, **more}, None, endless=True, until=until)
 
-def _ask(path: Path, question: dict[str, object], patience: float) -> Iterator[Any]:
+
+def _ask(path: Path, question: dict[str, object], patience: float | None, *, endless: bool = False, until: float | None = None) -> Iterator[Any]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as conn:
         conn.settimeout(patience)
         try:
             conn.connect(str(path))
             conn.sendall(json.dumps(question).encode() + b"\n")
-            with conn.makefile("rb") as lines:
-                for line in lines:
-                    value = json.loads(line)
-                    if isinstance(value, dict) and "done" in value:
-                        return
-                    if isinstance(value, dict) and "error" in value:
-                        raise Answered(value["error"], value["message"])
-                    yield value
+            for line in _lines(conn, until):
+                value = json.loads(line)
+                if isinstance(value, dict) and "done" in value:
+                    return
+                if isinstance(value, dict) and "error" in value:
+                    raise Answered(value["error"], value["message"])
+                yield value
         except TimeoutError:
             raise click.ClickException(f"the stack of process {path.stem} does not answer") from None
         except (ConnectionError, FileNotFoundError):
             raise click.ClickException(f"the stack of process {path.stem} has ended") from None
         except ValueError:
             raise click.ClickException(f"the stack of process {path.stem} speaks another language: another version of pytcp?") from None
-    raise click.ClickException(f"the stack of process {path.stem} ended while it was answering")
+    if not endless:
+        raise click.ClickException(f"the stack of process {path.stem} ended while it was answering")
+
+
+def _lines(conn: socket.socket, until: float | None) -> Iterator[bytes]:
+    """Lines as they come; ends with the other side, or at `until`."""
+    data = b""
+    while True:
+        if until is not None:
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            conn.settimeout(left)
+        try:
+            more = conn.recv(1 << 16)
+        except TimeoutError:
+            if until is None:
+                raise
+            return
+        if not more:
+            return
+        *whole, data = (data + more).split(b"\n")
+        yield from whole
 
 
 class Answered(OSError):

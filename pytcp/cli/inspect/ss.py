@@ -42,6 +42,7 @@ class Wanted:
     extended: bool = False
     options: bool = False
     processes: bool = False
+    why: bool = False
     oneline: bool = False
     netid: bool = False
     state: bool = True
@@ -64,6 +65,7 @@ class Wanted:
 @click.option("-6", "--ipv6", is_flag=True, help="Only IPv6.")
 @click.option("-O", "--oneline", is_flag=True, help="One line per socket.")
 @click.option("-H", "--no-header", is_flag=True, help="No headings.")
+@click.option("--why", is_flag=True, help="What each connection waited for, longest first, on a line of its own (docs/why.md); ss has no such option.")
 @click.option("-s", "--summary", is_flag=True, help="Only totals.")
 @client.options("--pretty")
 def command(
@@ -180,14 +182,17 @@ def _process(facts: Facts, wanted: Wanted, command_name: str, pid: int) -> str:
     if wanted.extended:
         words.append(ssinfo.details(facts))
     first = "".join(f" {word}" for word in words if word)
-    if not wanted.memory and not wanted.info:
-        return first
-    words = []
-    if wanted.memory and "memory" in facts:
-        words.append(ssinfo.memory(facts))
-    if wanted.info and "info" in facts:
-        words.append(ssinfo.info(facts, options=wanted.options or wanted.extended, numeric=wanted.numeric))
-    return first + ("" if wanted.oneline else "\n\t") + "".join(f" {word}" for word in words)
+    lines = [first]
+    if wanted.memory or wanted.info:
+        words = []
+        if wanted.memory and "memory" in facts:
+            words.append(ssinfo.memory(facts))
+        if wanted.info and "info" in facts:
+            words.append(ssinfo.info(facts, options=wanted.options or wanted.extended, numeric=wanted.numeric))
+        lines.append("".join(f" {word}" for word in words))
+    if wanted.why and facts.get("gates"):
+        lines.append(f" {ssinfo.why(facts)}")
+    return ("" if wanted.oneline else "\n\t").join(lines)
 
 
 def summarize(totals: Facts) -> str:

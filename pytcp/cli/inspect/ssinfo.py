@@ -80,6 +80,13 @@ def users(facts: Facts, command: str, pid: int) -> str:
     return f'users:(("{command}",pid={pid},fd={facts["fd"]}))' if facts["fd"] is not None else ""
 
 
+def why(facts: Facts) -> str:
+    """What the connection waits for, and what it waited for so far: time, share of its life, bytes that left then."""
+    gates = sorted(facts["gates"].items(), key=lambda item: -item[1][0])
+    life = sum(ns for _, (ns, _) in gates) or 1
+    return " ".join([f"gate:{facts['gate']}", *(f"{name}:{ns // 1_000_000}ms({100 * ns / life:.1f}%)/{sent}" for name, (ns, sent) in gates)])
+
+
 def info(facts: Facts, *, options: bool, numeric: bool) -> str:
     """What -i shows of a connection. `options`: what was negotiated as well (-e, -o)."""
     return " ".join(_words(facts, facts["info"], options, numeric))
