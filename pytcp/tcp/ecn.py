@@ -81,6 +81,17 @@ def data_ecn_check(sk: Sock, seg: Segment) -> None:
     sk.ecn_flags |= SEEN
 
 
+def received(sk: Sock, seg: Segment) -> None:
+    """Count a segment that came with an ECN codepoint in ESTABLISHED, negotiated or not: payload by codepoint, packets with CE (6.18)."""
+    sums = sk.received_ecn
+    if sums is None:
+        sums = sk.received_ecn = [0, 0, 0, 0]
+    bits = seg.tos & 3
+    sums[bits] += seg.length
+    if bits == CE:
+        sums[NOT_ECT] += seg.nsegs
+
+
 def send(sk: Sock, skb: Skb, tcp_flags: int) -> tuple[int, int]:
     """TCP flags and IP ECN bits for an outgoing segment of an ECN connection."""
     ip = NOT_ECT

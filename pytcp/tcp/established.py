@@ -64,6 +64,8 @@ def predicted(sk: Sock, seg: Segment) -> bool:
             if rcv_nxt == rcv_wup:
                 sk.ts_recent = tsval
                 sk.ts_recent_stamp_s = now // 1_000_000_000
+        if seg.tos & 3:
+            ecn.received(sk, seg)
         ack.tcp_ack(sk, seg, 0 if as_before else FLAG_SLOWPATH)
         xmit.data_snd_check(sk)
         return True
@@ -138,6 +140,8 @@ def predicted(sk: Sock, seg: Segment) -> bool:
     sk.lrcvtime_ns = now
     if seg.family == 6:
         sk.lrcv_flowlabel = reassembly.flow_label(seg)
+    if seg.tos & 3:
+        ecn.received(sk, seg)
     if sk.ecn_flags:
         ecn.data_ecn_check(sk, seg)
     if length >= 128 and sk.rcv_ssthresh < sk.window_clamp:

@@ -83,7 +83,7 @@ class FastOpen:
         # a listener: places for children before their last ACK, taken ones, and when those of reset ones become free
         "max_qlen", "qlen", "resets",
         # a child: its half-open connection, until the last ACK
-        "request",
+        "request", "is_child",
         # a client: connect() is put off until there is data; a SYN with the option is wanted; the data for it, how much went
         "deferred", "wanted", "data", "copied",
         # more is to be written as soon as the connection is open
@@ -102,6 +102,7 @@ class FastOpen:
         self.qlen = 0
         self.resets: deque[int] = deque()
         self.request: Request | None = None
+        self.is_child = False
         self.forget()
 
     def forget(self) -> None:
@@ -247,6 +248,7 @@ def _child(sk: Sock, seg: Segment, req: Request) -> Sock | None:
         return None
     state = FastOpen()
     state.request = req
+    state.is_child = True
     state.no_cookie = sk.fastopen.no_cookie
     child.fastopen = state
     sk.fastopen.qlen += 1

@@ -1,7 +1,8 @@
 """tcp_info: what a connection knows about itself, as getsockopt(TCP_INFO) and `ss -i` show it.
 
 Same names, units and binary layout (280 bytes, Linux 6.18) as struct tcp_info without the `tcpi_`.
-A listener reports its accept queue in `unacked` and the backlog in `sacked`. Times of timers are in
+A listener reports its accept queue in `unacked` and the backlog in `sacked`. Of the ECN figures those of
+received codepoints count on every connection; what needs accurate ECN stays 0, as with a kernel without it. Times of timers are in
 us but of tick resolution, ages in ms, windows of the congestion control in packets; the three chronos are exclusive, `busy_time` is their sum.
 """
 
@@ -23,6 +24,7 @@ OPT_WSCALE = 4
 OPT_ECN = 8
 OPT_ECN_SEEN = 16
 OPT_SYN_DATA = 32
+OPT_TFO_CHILD = 128
 
 M32 = 0xFFFFFFFF
 
@@ -189,10 +191,13 @@ def _options(sk: Sock, info: TcpInfo) -> None:
         info.rcv_wscale = sk.rcv_wscale
     if sk.ecn_flags & ecn.OK:
         info.options |= OPT_ECN
-    if sk.ecn_flags & ecn.SEEN:
+    if sk.received_ecn is not None:
         info.options |= OPT_ECN_SEEN
+        info.received_ce, info.received_e1_bytes, info.received_e0_bytes, info.received_ce_bytes = sk.received_ecn
     if sk.fastopen is not None:
         info.fastopen_client_fail = sk.fastopen.client_fail
+        if sk.fastopen.is_child:
+            info.options |= OPT_TFO_CHILD
         if sk.fastopen.syn_data_acked:
             info.options |= OPT_SYN_DATA
 

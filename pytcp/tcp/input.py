@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from . import ack, challenge, close, delack, drs, established, fastopen, handshake, listen, paws, reassembly, rwnd, sack_send, timewait, urgent, xmit
+from . import ack, challenge, close, delack, drs, ecn, established, fastopen, handshake, listen, paws, reassembly, rwnd, sack_send, timewait, urgent, xmit
 from . import trace as tracing
 from .const import (
     ACK,
@@ -118,6 +118,8 @@ def _established_slow(sk: Sock, seg: Segment) -> None:
         return
     if ack.tcp_ack(sk, seg, FLAG_SLOWPATH | FLAG_UPDATE_TS_RECENT) < 0:
         return
+    if seg.tos & 3:
+        ecn.received(sk, seg)
     if seg.saw_tstamp and sk.tstamp_ok:
         drs.rcv_rtt_measure_ts(sk, seg)
     if seg.flags & URG or sk.urg_data:

@@ -154,7 +154,7 @@ class Sock:
         # --- pacing (pacing, handshake, listen, sockopt, timers, xmit, cong) ---
         "pacing_rate", "max_pacing_rate", "pacing_status", "pacing_shift", "wstamp_ns", "lsndtime_ns", "pacing_deadline",
         # --- ECN (ecn, request, retransmit, undo) ---
-        "ecn_flags",
+        "ecn_flags", "received_ecn",
         # --- receive sequence (established, reassembly, recv, rwnd, urgent, handshake, request, fastopen) ---
         "irs", "rcv_nxt", "copied_seq", "rcv_wup", "rcv_wnd", "rcv_wscale", "urg_data", "urg_seq", "oob_byte",
         # --- receive queues and memory (established, reassembly, recv, memory, rwnd, drs, sockopt, listen) ---
@@ -342,6 +342,7 @@ class Sock:
         self.pacing_deadline = NEVER
 
         self.ecn_flags = 0
+        self.received_ecn: list[int] | None = None  # CE packets; bytes with ECT(1), ECT(0), CE: made with the first codepoint
 
         self.irs = 0
         self.rcv_nxt = 0

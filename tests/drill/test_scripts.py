@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 SCRIPTS = sorted(HERE.rglob("*.pkt"))
 NAMES = [str(path.relative_to(HERE)) for path in SCRIPTS]
 SUBJECTS = {
-    "handshake", "fastopen", "options", "data", "delack", "close", "window", "paws", "rfc5961", "keepalive", "simultaneous", "reorder", "urgent", "icmp",
+    "handshake", "fastopen", "options", "data", "delack", "close", "window", "paws", "rfc5961", "keepalive", "simultaneous", "reorder", "urgent", "icmp", "ecn",
     "timewait",
 }  # fmt: skip
 RELAXED = Settings({"tolerance_usecs": "20000"})

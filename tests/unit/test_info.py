@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import platform
+from dataclasses import fields
 from struct import unpack_from
+
+import pytest
 
 from pytcp.tcp import api, const, sockopt_tcp
 from pytcp.tcp.info import TcpInfo
 
+from . import btf
 from .endpoint import MS, World, connection
 from .harness import make_sock
 
@@ -26,6 +31,19 @@ def test_the_layout_is_that_of_struct_tcp_info() -> None:
     packed = info.pack()
     assert len(packed) == 280
     assert [unpack_from(form, packed, offset)[0] for _, offset, form in places] == list(range(1, len(places) + 1))
+
+
+@pytest.mark.skipif(not btf.VMLINUX.exists() or not platform.release().startswith("6.18."), reason="needs the type information of a 6.18 kernel")
+def test_every_field_lies_where_the_running_kernel_has_it() -> None:
+    """Each field alone is set to ones: exactly the bits that the kernel's struct tcp_info has for it are set."""
+    size, kernel = btf.members("tcp_info")
+    assert size == len(TcpInfo().pack())
+    ends = [member.bit for member in kernel[1:]] + [8 * size]
+    where = {m.name.removeprefix("tcpi_"): (m.bit, m.bits or (8 if m.bit < 64 else end - m.bit)) for m, end in zip(kernel, ends, strict=True)}
+    assert {field.name for field in fields(TcpInfo)} == set(where)
+    for name, (bit, bits) in where.items():
+        packed = int.from_bytes(TcpInfo(**{name: (1 << bits) - 1}).pack(), "little")
+        assert packed == ((1 << bits) - 1) << bit, name
 
 
 def test_small_fields_share_bytes() -> None:
