@@ -20,7 +20,7 @@ from pytcp.link.frame import CSUM_NONE, GSO_NONE, GSO_TCPV4, GSO_TCPV6, RxFrame,
 from pytcp.net import sysctl
 from pytcp.net.stack import Stack
 from pytcp.sockets.cmsg import MSG_ERRQUEUE
-from pytcp.sockets.socket import IOCTLS, MSG_FASTOPEN, Socket
+from pytcp.sockets.socket import IOCTLS, MSG_FASTOPEN, MSG_ZEROCOPY, Socket
 from pytcp.tcp.const import MSG_PEEK, MSG_WAITALL, SYN_RECV, SYN_SENT
 from pytcp.tcp.info import TcpInfo
 
@@ -43,7 +43,6 @@ SOCK_NONBLOCK = 0o4000
 SOCK_CLOEXEC = 0o2000000
 O_NONBLOCK = os.O_NONBLOCK
 MSG_DONTWAIT = 0x40
-MSG_UNKNOWN = {"MSG_ZEROCOPY": 0x4000000}
 POLLIN, POLLOUT, POLLERR, POLLHUP = select.POLLIN, select.POLLOUT, select.POLLERR, select.POLLHUP
 
 
@@ -251,11 +250,6 @@ class PytcpCalls:
         self._host: _Host | None = None
         self._epolls: list[Epoll] = []
 
-    def _check_flags(self, flags: int) -> None:
-        for name, bit in MSG_UNKNOWN.items():
-            if flags & bit:
-                raise Unsupported(f"{name}: pytcp does not have it")
-
     # --- opening ---
 
     def socket(self, family: int, kind: int, proto: int) -> Descriptor:
@@ -306,7 +300,6 @@ class PytcpCalls:
     # --- data ---
 
     def send(self, handle: Descriptor | Buffer, parts: list[bytes] | Null, flags: int, call: str, address: Addr | None) -> Waits:
-        self._check_flags(flags)
         if isinstance(handle, Buffer) and not isinstance(parts, Null):
             handle.data += b"".join(parts)
             return sum(map(len, parts))
@@ -341,7 +334,10 @@ class PytcpCalls:
                 return sent
         while True:
             try:
-                sent += handle.sock.send(bytes(data[sent:]), flags & ~MSG_DONTWAIT)
+                if flags & MSG_ZEROCOPY and not sent:
+                    sent = handle.sock.sendmsg(parts, (), flags & ~MSG_DONTWAIT)
+                else:
+                    sent += handle.sock.send(bytes(data[sent:]), flags & ~MSG_DONTWAIT)
             except OSError as error:
                 if not _would_block(error):
                     if sent:
@@ -358,7 +354,6 @@ class PytcpCalls:
                 yield
 
     def recv(self, handle: Descriptor | Buffer, size: int | Null, flags: int, call: str) -> Waits:
-        self._check_flags(flags)
         if isinstance(size, Null):
             if not isinstance(handle, Descriptor) or handle.sock.recv(1, flags & ~(MSG_DONTWAIT | MSG_WAITALL) | MSG_PEEK):
                 raise _bad(errno.EFAULT)
@@ -385,7 +380,6 @@ class PytcpCalls:
                 return got
 
     def recvmsg(self, handle: Descriptor, size: int, control: int, flags: int) -> Waits:
-        self._check_flags(flags)
         handle = _sock(handle)
         wait = not (handle.nonblocking or flags & (MSG_DONTWAIT | MSG_ERRQUEUE))
         while True:
@@ -414,7 +408,7 @@ class PytcpCalls:
         return value
 
     def _known_option(self, level: int, name: int) -> None:
-        for text in ("SO_ZEROCOPY", "SO_TIMESTAMPING"):
+        for text in ("SO_TIMESTAMPING",):
             if level == 1 and name == NAMES[text]:
                 raise Unsupported(f"{text}: pytcp does not have it")
         for text in ("TCP_MD5SIG", "TCP_ZEROCOPY_RECEIVE"):

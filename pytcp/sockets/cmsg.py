@@ -34,11 +34,12 @@ def fit(items: Ancillary, room: int) -> tuple[Ancillary, int]:
     return fitting, 0
 
 
-def extended_error(family: int, number: int, origin: int, kind: int, code: int, info: int, offender: bytes) -> tuple[int, int, bytes]:
+def extended_error(family: int, number: int, origin: int, kind: int, code: int, info: int, offender: bytes, data: int = 0) -> tuple[int, int, bytes]:
     """struct sock_extended_err of a socket of `family`, with the sockaddr of who reported the error behind it; b"" is nobody.
 
-    number: errno. origin: SO_EE_ORIGIN_*. kind, code: of the ICMP message. info: the MTU of a path MTU report."""
-    head = _SOCK_EXTENDED_ERR.pack(number, origin, kind, code, 0, info, 0)
+    number: errno. origin: SO_EE_ORIGIN_*. kind, code: of the ICMP message. info: the MTU of a path MTU report; info, data: the calls a notice of
+    MSG_ZEROCOPY is about, first and last."""
+    head = _SOCK_EXTENDED_ERR.pack(number, origin, kind, code, 0, info, data)
     if family == AF_INET:
         where = struct.pack("=HH4s8x", AF_INET, 0, offender) if offender else bytes(16)
         return IPPROTO_IP, IP_RECVERR, head + where

@@ -54,6 +54,7 @@ RESET_ON_CLOSE = struct.pack("=ii", 1, 0)  # struct linger
 MSG_OOB = int(stdlib.MSG_OOB)
 MSG_TRUNC = int(stdlib.MSG_TRUNC)
 MSG_FASTOPEN = 0x20000000
+MSG_ZEROCOPY = 0x4000000
 _IGNORED_CONTROL = (1, 2, 12, 36)  # SCM_RIGHTS, SCM_CREDENTIALS, SO_PRIORITY, SO_MARK
 
 SIOCINQ = 0x541B
@@ -188,7 +189,8 @@ class Socket:
     def send(self, data: Buffer, flags: int = 0) -> int:
         """Queue bytes; returns how many there was room for. Large `bytes` are kept by reference.
 
-        flags: MSG_MORE, MSG_OOB, MSG_EOR. Raises BlockingIOError without room, EPIPE, ECONNRESET, ...
+        flags: MSG_MORE, MSG_OOB, MSG_EOR, MSG_ZEROCOPY (with SO_ZEROCOPY: the buffer is the stack's until a record of
+        the error queue says that the call is over). Raises BlockingIOError without room, EPIPE, ECONNRESET, ...
         """
         if data.__class__ is not bytes and not (isinstance(data, memoryview) and data.c_contiguous):
             data = arguments.buffer(data)
@@ -199,8 +201,8 @@ class Socket:
             raise self._gone()
         self._now()
         try:
-            if flags & MSG_FASTOPEN:
-                return api.send_fastopen(sk, data, flags, b"", 0)
+            if flags & (MSG_FASTOPEN | MSG_ZEROCOPY):
+                return self._send_specially(sk, [data], flags, b"", 0, False)
             return api.sendmsg(sk, data, flags)
         finally:
             self._flush()
@@ -216,9 +218,15 @@ class Socket:
         sk = self.check_open()
         addr, port, _ = parse(self.family, address)
         try:
-            return api.send_fastopen(sk, data, flags, addr, port, waits)
+            return self._send_specially(sk, [data], flags, addr, port, waits)
         finally:
             self._flush()
+
+    def _send_specially(self, sk: Sock, buffers: list[Buffer], flags: int, addr: bytes, port: int, waits: bool) -> int:
+        if not flags & MSG_FASTOPEN:
+            return api.send_zerocopy(sk, buffers, flags)
+        done = api.send_fastopen(sk, b"".join(buffers), flags, addr, port, waits)
+        return api.sent_by_copy(sk, done) if flags & MSG_ZEROCOPY else done
 
     def recv(self, bufsize: int, flags: int = 0) -> bytes:
         """Up to `bufsize` received bytes; b"" at the end. flags: MSG_PEEK, MSG_OOB, MSG_TRUNC.
@@ -252,11 +260,17 @@ class Socket:
 
         Control data as Linux treats it here: what is not of level SOL_SOCKET is ignored, SO_MARK, SO_PRIORITY and what
         belongs to Unix sockets is accepted without effect on a stream, anything else is EINVAL."""
+        buffers = list(buffers)
         data, control = arguments.joined(buffers), arguments.control(ancdata)
-        self.check_open()
+        sk = self.check_open()
         for level, kind, _ in control:
             if level == SOL_SOCKET and kind not in _IGNORED_CONTROL:
                 raise oserror(errno.EINVAL, "unknown control message")
+        if flags & MSG_ZEROCOPY and not flags & MSG_FASTOPEN:
+            try:
+                return api.send_zerocopy(sk, buffers, flags)
+            finally:
+                self._flush()
         return self.send(data, flags)
 
     def recvmsg(self, bufsize: int, ancbufsize: int = 0, flags: int = 0) -> tuple[bytes, Ancillary, int, SockAddr | None]:
@@ -265,7 +279,7 @@ class Socket:
         With the option TCP_INQ the control data says how many bytes are left to read (TCP_CM_INQ, an int).
         With MSG_ERRQUEUE the oldest ICMP error kept under IP_RECVERR, or EAGAIN when there is none: as data the segment
         it was about, as far as it was quoted, as address where that was going, and as control data a struct
-        sock_extended_err followed by the sockaddr of who reported the error (ip(7))."""
+        sock_extended_err followed by the sockaddr of who reported the error (ip(7)). Notices of MSG_ZEROCOPY come the same way."""
         if bufsize < 0 or ancbufsize < 0:
             raise ValueError("negative buffersize in recvmsg")
         sk = self.check_open()
@@ -276,7 +290,7 @@ class Socket:
             ancillary, result = cmsg.fit([(IPPROTO_TCP, TCP_INQ, struct.pack("=i", api.inq_hint(sk)))], ancbufsize)
             return data, ancillary, result | flags & MSG_OOB, None
         report = api.read_error_queue(sk)
-        error = cmsg.extended_error(self.family, report.errno, report.origin, report.type, report.code, report.info, report.offender)
+        error = cmsg.extended_error(self.family, report.errno, report.origin, report.type, report.code, report.info, report.offender, report.data)
         ancillary, result = cmsg.fit([error], ancbufsize)
         if len(report.payload) > bufsize:
             result |= MSG_TRUNC

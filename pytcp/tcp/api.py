@@ -44,6 +44,8 @@ from .sock import Sock
 from .sockopt import getsockopt, setsockopt, take_error
 from .sockopt_ip import IP_BIND_ADDRESS_NO_PORT, IP_FREEBIND, IP_TRANSPARENT
 from .sockopt_kinds import IPPROTO_IP, kept
+from .zerocopy import by_copy as sent_by_copy
+from .zerocopy import send as send_zerocopy
 
 __all__ = [
     "SHUT_RD",
@@ -72,7 +74,9 @@ __all__ = [
     "recv",
     "recv_into",
     "send_fastopen",
+    "send_zerocopy",
     "sendmsg",
+    "sent_by_copy",
     "setsockopt",
     "shutdown",
     "take_error",

@@ -68,6 +68,7 @@ UNREACH_ERRNO6 = (
 
 ORIGIN_ICMP = 2
 ORIGIN_ICMP6 = 3
+_ICMP_ORIGINS = (ORIGIN_ICMP, ORIGIN_ICMP6)
 QUEUE_LIMIT = 64  # records kept for MSG_ERRQUEUE
 
 
@@ -192,7 +193,9 @@ def read_error_queue(sk: Sock) -> QueuedError:
     if not sk.error_queue:
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
     record: QueuedError = sk.error_queue.pop(0)
-    sk.sk_err = sk.error_queue[0].errno if sk.error_queue else 0
+    if record.origin in _ICMP_ORIGINS:
+        following = sk.error_queue[0] if sk.error_queue else None
+        sk.sk_err = following.errno if following is not None and following.origin in _ICMP_ORIGINS else 0
     if not sk.error_queue:
         sk.error_queue = None
     return record

@@ -426,7 +426,7 @@ def _try_collapse(sk: Sock, skb: Skb, room: int) -> None:
     nxt = skb.next
     while nxt is not None:
         follower = nxt.next
-        if nxt.pcount > 1 or nxt.flags & SYN or nxt.sacked & SACKED_ACKED or skb.eor or nxt.in_host:
+        if nxt.pcount > 1 or nxt.flags & SYN or nxt.sacked & SACKED_ACKED or skb.eor or nxt.in_host or skb.is_zerocopy() or nxt.is_zerocopy():
             return
         if skb.length + nxt.length > room or skb.flags & FIN:
             return

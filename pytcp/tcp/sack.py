@@ -312,6 +312,8 @@ def _shift(sk: Sock, skb: Skb, start: int, end: int, dup: bool, rs: rate.AckSamp
         or prev.sacked & TAGBITS != SACKED_ACKED
         or prev.eor
         or not prev.length
+        or skb.is_zerocopy()
+        or prev.is_zerocopy()
     ):
         mib.TCPSackShiftFallback += 1
         return None
@@ -341,6 +343,7 @@ def _shift(sk: Sock, skb: Skb, start: int, end: int, dup: bool, rs: rate.AckSamp
         and size == (nxt.gso_size or nxt.length)
         and not prev.eor
         and prev.length + nxt.length < MAX_SHIFTED
+        and not nxt.is_zerocopy()
     ):
         _move(sk, prev, nxt, nxt.length, nxt.pcount, size, False, rs)
     return prev

@@ -10,8 +10,11 @@ every retransmission: both are O(1) here. Two queues since Linux 4.15 (75c119afe
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from .slab import Slab
+if TYPE_CHECKING:
+    from .slab import Slab
+    from .zerocopy import Held
 
 Buffer = bytes | bytearray | memoryview
 
@@ -25,7 +28,7 @@ class Skb:
         "length",  # payload bytes
         "flags",  # TCP header flags: FIN, PSH, SYN, ECE, CWR, URG, ACK
         "frags",  # list of payload buffers, in order
-        "slabs",  # slabs to give back when the skb is freed, or None
+        "slabs",  # slabs, or memory of the program's, to give back when the skb is freed; or None
         "truesize",
         "pcount",  # MSS-sized segments in it (tcp_gso_segs); 0 = not yet known
         "gso_size",
@@ -53,7 +56,7 @@ class Skb:
         self.length = 0
         self.flags = flags
         self.frags: list[Buffer] = []
-        self.slabs: list[Slab] | None = None
+        self.slabs: list[Slab | Held] | None = None
         self.truesize = truesize
         self.pcount = 0
         self.gso_size = 0
@@ -91,7 +94,11 @@ class Skb:
                     slab.put()
             self.slabs = kept or None
 
-    def _shows(self, slab: Slab) -> bool:
+    def is_zerocopy(self) -> bool:
+        """Whether it holds memory of the program's (MSG_ZEROCOPY): then nothing is shifted into or out of it."""
+        return self.slabs is not None and any(slab.by_program for slab in self.slabs)
+
+    def _shows(self, slab: Slab | Held) -> bool:
         memory = slab.view.obj
         return any(type(frag) is memoryview and frag.obj is memory for frag in self.frags)
 

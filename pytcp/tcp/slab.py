@@ -14,6 +14,8 @@ _pool: list[Slab] = []
 
 
 class Slab:
+    by_program = False  # `zerocopy.Held` takes a slab's place
+
     __slots__ = ("view", "used", "refs", "tail_frag", "tail_start")
 
     def __init__(self) -> None:

@@ -131,9 +131,9 @@ class Sock:
         "demux_key", "hashed",
         # --- path (net, api, listen, request, sockopt, sockopt_ip) ---
         "dst", "pseudo_base", "tos", "ttl", "ip_id", "txhash", "flowlabel", "pmtu_disc", "priority", "mark",
-        # --- send sequence (xmit, ack, api, close, handshake, request, timewait, established, probe0, push, sendmsg, fastopen, fastopen_client) ---
+        # --- send sequence (xmit, ack, api, close, handshake, request, timewait, established, probe0, push, sendmsg, fastopen, fastopen_client, zerocopy) ---
         "iss", "snd_una", "snd_nxt", "write_seq", "pushed_seq", "snd_sml", "snd_up", "snd_wnd", "max_window", "snd_wl1", "snd_wscale",
-        # --- send queues and memory (sendmsg, xmit, listen, poll, sockopt, sockopt_kinds, sockopt_tcp, ack, mtu, retransmit, tso, tsq, fastopen_client) ---
+        # --- send memory (sendmsg, xmit, listen, poll, sockopt, sockopt_kinds, sockopt_tcp, ack, mtu, retransmit, tso, tsq, fastopen_client, zerocopy) ---
         "write_queue", "rtx_queue", "tsorted", "sndbuf", "wmem_queued", "wmem_alloc", "sndbuf_locked", "nospace", "notsent_lowat",
         "nonagle", "tsq_throttled", "slab", "slab_used", "size_goal_segs",
         # --- segment size (mtu, handshake, listen, options, request, sockopt_tcp, fastopen_client) ---
@@ -185,8 +185,8 @@ class Sock:
         "dsack_dups", "rcv_ooopack", "timeout_rehash", "chrono_kind", "chrono_start_us", "chrono_us",
         # --- why (gates, close, net) ---
         "gate", "gate_since_ns", "gate_seq", "gate_below", "gate_sums", "trace",
-        # --- rare features, made on demand (cong, fastopen, icmp_err, request, sockopt_ip, sockopt_tcp) ---
-        "fastopen", "error_queue", "saved_syn", "cong_name",
+        # --- rare features, made on demand (cong, fastopen, icmp_err, request, sockopt_ip, sockopt_tcp, zerocopy) ---
+        "fastopen", "error_queue", "saved_syn", "cong_name", "zerocopy_id",
     )  # fmt: skip
 
     def __init__(self, host: Host, family: int) -> None:
@@ -467,6 +467,7 @@ class Sock:
         self.fastopen: Any = None
         self.error_queue: Any = None
         self.saved_syn: bytes | None = None
+        self.zerocopy_id = 0  # number of the next call with MSG_ZEROCOPY
         self.cong_name: str | None = None
 
     def on_timer(self) -> None:

@@ -210,7 +210,7 @@ def new_data_sent(sk: Sock, skb: Skb) -> None:
 def _grow(sk: Sock, skb: Skb, want: int) -> None:
     """Pull bytes from the next skb so that a burst reaches its quota (6.10, 8ee602c63520)."""
     nxt = skb.next
-    if nxt is None or skb.eor or skb.flags & FIN:
+    if nxt is None or skb.eor or skb.flags & FIN or skb.is_zerocopy() or nxt.is_zerocopy():
         return
     take = want - skb.length
     if take >= nxt.length:

@@ -20,7 +20,10 @@ BITS = ((const.POLLIN, "IN"), (const.POLLPRI, "PRI"), (const.POLLOUT, "OUT"), (c
 LEVELS = {"SO": 1, "TCP": 6, "IP": 0, "IPV6": 41}
 NUMBERS = {name: value for module in (sockopt, sockopt_ip, sockopt_tcp) for name, value in vars(module).items() if re.match(r"(TCP|SO|IP|IPV6)_", name)}
 HOW = {"RD": api.SHUT_RD, "WR": api.SHUT_WR, "RDWR": api.SHUT_RDWR}
-MSG = {"OOB": const.MSG_OOB, "PEEK": const.MSG_PEEK, "TRUNC": const.MSG_TRUNC, "WAITALL": const.MSG_WAITALL, "MORE": const.MSG_MORE, "FASTOPEN": 0x20000000}
+MSG = {
+    "FASTOPEN": 0x20000000, "ZEROCOPY": 0x4000000, "OOB": const.MSG_OOB, "PEEK": const.MSG_PEEK, "TRUNC": const.MSG_TRUNC,
+    "WAITALL": const.MSG_WAITALL, "MORE": const.MSG_MORE,
+}  # fmt: skip
 
 
 def error_name(code: int) -> str:
@@ -112,7 +115,7 @@ def _errors(sk: Sock) -> Any:
                 return found
             raise
         fields: dict[str, Any] = {name: getattr(report, name) for name in ("origin", "type", "code", "info")}
-        found.append(fields | {"ee_errno": error_name(report.errno), "len": len(report.payload)})
+        found.append(fields | {"ee_errno": error_name(report.errno) if report.errno else 0, "len": len(report.payload), "data": report.data})
 
 
 def _ioctl(sk: Sock, args: list[str]) -> Any:
@@ -136,7 +139,9 @@ def plain(sk: Sock, family: int, name: str, args: list[str]) -> Any:
     if name == "recvmsg":
         return _recvmsg(sk, args)
     if name == "send":
-        return api.sendmsg(sk, bytes(int(args[0])), flags_of(args[1] if len(args) > 1 else ""))
+        flags = flags_of(args[1] if len(args) > 1 else "")
+        data = bytes(int(args[0]))
+        return api.send_zerocopy(sk, [data], flags) if flags & MSG["ZEROCOPY"] else api.sendmsg(sk, data, flags)
     if name == "poll":
         return mask_text(api.poll(sk))
     if name == "setsockopt":

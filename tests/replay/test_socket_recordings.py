@@ -26,7 +26,7 @@ for folder in ("receive", "receive_t"):
     FILES |= {path.stem: path for path in sorted((DATA.parent / folder).glob("*.json")) if re.match(r"[degikmnpqrtwxz]\d|s04|s05|drs|gso|f_", path.stem)}
 OPTION_TABLES = [name for name in FILES if name.startswith("o0") and "inherit" not in name]
 # options of features that do not exist here, and those whose value is of the moment
-NO_OPTION = {"TCP_REPAIR", "TCP_ZEROCOPY_RECEIVE", "SO_ZEROCOPY"}
+NO_OPTION = {"TCP_REPAIR", "TCP_ZEROCOPY_RECEIVE"}
 MOMENTARY = {"TCP_TIMESTAMP", "TCP_INFO"}
 
 # recordings of features that do not exist here; their data are not kept
@@ -35,7 +35,6 @@ NOT_YET: dict[str, str] = {
     "t09": "the second key of the script was not written down (see tests/unit/test_fastopen.py)",
     "e06 e07 e09": "AccECN is not built",
     "f09 f11 f12": "SO_TIMESTAMPING is not built",
-    "f14": "MSG_ZEROCOPY is not built",
 }
 
 
