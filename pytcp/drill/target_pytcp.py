@@ -20,13 +20,13 @@ from pytcp.link.frame import CSUM_NONE, GSO_NONE, GSO_TCPV4, GSO_TCPV6, RxFrame,
 from pytcp.net import sysctl
 from pytcp.net.stack import Stack
 from pytcp.sockets.cmsg import MSG_ERRQUEUE
+from pytcp.sockets.epoll import Epoll
 from pytcp.sockets.socket import IOCTLS, MSG_FASTOPEN, MSG_ZEROCOPY, Socket
 from pytcp.tcp.const import MSG_PEEK, MSG_WAITALL, SYN_RECV, SYN_SENT
 from pytcp.tcp.info import TcpInfo
 
 from .blocking import Sleeper, Waits
 from .constants import NAMES
-from .epoll import Epoll
 from .errors import Unsupported
 from .interpreter import Shell
 from .script import Packet, TcpPacket
@@ -83,15 +83,26 @@ class Descriptor:
         self.sock = sock
         self.nonblocking = nonblocking
         self.peer: Addr = ("", 0)  # of the last connect()
-        self.watchers: list[Callable[[int], None]] = []
-        sock.notify = self._notify
 
-    def _notify(self, mask: int) -> None:
-        for watcher in tuple(self.watchers):
-            watcher(mask)
 
-    def mask(self) -> int:
-        return self.sock.poll()
+class EpollSet:
+    """An epoll set of the script, with the data that goes with each entry."""
+
+    def __init__(self) -> None:
+        self.epoll: Epoll[Socket] = Epoll()
+        self.data: dict[Socket, int] = {}
+
+    def control(self, op: int, sock: Socket, events: int, data: int) -> None:
+        """epoll_ctl. Raises OSError EEXIST, ENOENT, EINVAL."""
+        if op == NAMES["EPOLL_CTL_ADD"]:
+            self.epoll.register(sock, events)
+        elif op == NAMES["EPOLL_CTL_MOD"]:
+            self.epoll.modify(sock, events)
+        elif op == NAMES["EPOLL_CTL_DEL"]:
+            self.epoll.unregister(sock)
+        else:
+            raise _bad(errno.EINVAL)
+        self.data[sock] = data
 
 
 class Buffer:
@@ -248,7 +259,6 @@ class PytcpCalls:
     def __init__(self, target: PytcpTarget) -> None:
         self.target = target
         self._host: _Host | None = None
-        self._epolls: list[Epoll] = []
 
     # --- opening ---
 
@@ -309,13 +319,13 @@ class PytcpCalls:
         if isinstance(parts, Null):
             # a pointer into nowhere is found out when bytes are copied: after the socket's own reasons to refuse or to wait
             handle.sock.send(b"", flags & ~MSG_DONTWAIT)
-            raise _bad(errno.EFAULT if handle.mask() & POLLOUT else errno.EAGAIN)
+            raise _bad(errno.EFAULT if handle.sock.poll() & POLLOUT else errno.EAGAIN)
         data = memoryview(b"".join(parts))
         wait = not (handle.nonblocking or flags & MSG_DONTWAIT)
         sent = 0
         if flags & MSG_FASTOPEN and call == "sendto" and address is None:
             raise _bad(errno.EOPNOTSUPP)  # AF_UNSPEC
-        opening = handle.sock.sk is not None and handle.sock.sk.state == SYN_SENT and handle.mask() & POLLOUT
+        opening = handle.sock.sk is not None and handle.sock.sk.state == SYN_SENT and handle.sock.poll() & POLLOUT
         if flags & MSG_FASTOPEN or opening:
             try:
                 sent = handle.sock.sendto(bytes(data), flags & ~MSG_DONTWAIT | MSG_FASTOPEN, address or handle.peer, waits=wait)
@@ -420,10 +430,8 @@ class PytcpCalls:
         handle.sock.shutdown(how)
         return 0
 
-    def close(self, handle: Descriptor | Buffer | Epoll) -> Waits:
+    def close(self, handle: Descriptor | Buffer | EpollSet) -> Waits:
         if isinstance(handle, Descriptor):
-            for epoll in self._epolls:
-                epoll.forget(handle)
             linger_ns = handle.sock.begin_close()
             deadline = self.target.now() + linger_ns
             if linger_ns:
@@ -462,29 +470,28 @@ class PytcpCalls:
             _sock(handle)
         deadline = self._deadline(timeout_ms)
         while True:
-            found = [handle.mask() & (events | POLLERR | POLLHUP) for handle, events in handles]
+            found = [handle.sock.poll() & (events | POLLERR | POLLHUP) for handle, events in handles]
             if any(found) or (deadline is not None and self.target.now() >= deadline):
                 return found
             yield
 
-    def epoll_create(self) -> Epoll:
-        self._epolls.append(Epoll())
-        return self._epolls[-1]
+    def epoll_create(self) -> EpollSet:
+        return EpollSet()
 
-    def epoll_ctl(self, epoll: Epoll, op: int, handle: Descriptor, events: int, data: int) -> int:
-        if not isinstance(epoll, Epoll):
+    def epoll_ctl(self, epoll: EpollSet, op: int, handle: Descriptor, events: int, data: int) -> int:
+        if not isinstance(epoll, EpollSet):
             raise _bad(errno.EINVAL)
         if not isinstance(handle, Descriptor):
             raise _bad(errno.EPERM)
-        epoll.control(op, handle, events, data)
+        epoll.control(op, handle.sock, events, data)
         return 0
 
-    def epoll_wait(self, epoll: Epoll, most: int, timeout_ms: int) -> Waits:
-        if not isinstance(epoll, Epoll) or most < 1:
+    def epoll_wait(self, epoll: EpollSet, most: int, timeout_ms: int) -> Waits:
+        if not isinstance(epoll, EpollSet) or most < 1:
             raise _bad(errno.EINVAL)
         deadline = self._deadline(timeout_ms)
         while True:
-            found = epoll.harvest(most)
+            found = [(events, epoll.data[sock]) for sock, events in epoll.epoll.poll(most)]
             if found or (deadline is not None and self.target.now() >= deadline):
                 return found
             yield

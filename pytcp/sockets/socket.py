@@ -95,12 +95,13 @@ class Socket:
     """
 
     __slots__ = ("__weakref__", "_failure", "_flush", "_host", "_lingering", "_now", "family", "notify", "sk")
+    notify: Callable[[int], object]
 
     def __init__(self, host: SocketHost, family: int = AF_INET, *, sk: Sock | None = None) -> None:
         if arguments.c_int(family) not in (AF_INET, AF_INET6):
             raise oserror(errno.EAFNOSUPPORT, f"family {family}")
         self.family = family
-        self.notify: Callable[[int], object] = _nobody
+        self.notify = _nobody
         self.sk: Sock | None = host.new_sock(4 if family == AF_INET else 6) if sk is None else sk
         self._host = host
         self._now = host.now

@@ -75,12 +75,13 @@ class DatagramSocket:
     """
 
     __slots__ = ("__weakref__", "_failure", "_flush", "_held", "_held_to", "_host", "_now", "_udp", "corked", "family", "kept", "notify")
+    notify: Callable[[int], object]
 
     def __init__(self, host: DatagramHost, family: int = AF_INET) -> None:
         if arguments.c_int(family) not in (AF_INET, AF_INET6):
             raise oserror(errno.EAFNOSUPPORT, f"family {family}")
         self.family = family
-        self.notify: Callable[[int], object] = _nobody
+        self.notify = _nobody
         self.kept: dict[tuple[int, int], int | bytes] = {}  # options that are only remembered
         self._udp: UdpSocket | None = host.new_endpoint(4 if family == AF_INET else 6)
         self._udp.on_ready = self._ready

@@ -1,7 +1,7 @@
 """The program of a recording: calls as the recordings write them, made on `pytcp.tcp.api` with their results in the same words.
 
 "ok" stands for a call without a result, errors are their names, poll masks the names of their bits. An
-edge-triggered epoll is kept by `Edges`: it hears the wake-ups of the host as a socket's user does.
+edge-triggered epoll is an `Epoll` with one socket: `Edges` hears the wake-ups of the host as a socket's user does.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from struct import pack
 from typing import Any
 
+from pytcp.sockets.epoll import EPOLLET, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, Epoll
 from pytcp.tcp import api, const, sockopt, sockopt_ip, sockopt_tcp
 from pytcp.tcp.sock import Sock
 from pytcp.wire.addr import format_ip
@@ -48,20 +49,21 @@ def flags_of(words: str) -> int:
 
 
 class Edges:
-    """An edge-triggered registration for everything: what epoll_wait would return, once per edge."""
+    """An edge-triggered registration for everything: what epoll_wait returns."""
 
     def __init__(self, sk: Sock) -> None:
         self.sk = sk
-        self.pending = True  # registration is an edge if anything is true already
+        self.notify: Callable[[int], object] = lambda mask: None
         sk.user = self
+        self.epoll: Epoll[Edges] = Epoll()
+        self.epoll.register(self, EPOLLIN | EPOLLPRI | EPOLLOUT | EPOLLRDHUP | EPOLLET)
 
-    def notify(self, mask: int) -> None:
-        self.pending = True
+    def poll(self) -> int:
+        return api.poll(self.sk)
 
     def wait(self) -> str:
-        mask = api.poll(self.sk) if self.pending else 0
-        self.pending = False
-        return mask_text(mask) if mask else "no edge"
+        found = self.epoll.poll()
+        return mask_text(found[0][1]) if found else "no edge"
 
 
 def get_option(sk: Sock, name: str, length: int) -> Any:

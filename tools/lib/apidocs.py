@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from griffe2md import ConfigDict, default_config, write_package_docs
+from griffe import GriffeLoader, Parser
+from griffe2md import ConfigDict, default_config, render_object_docs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 OUT = ROOT / "docs" / "api"
@@ -19,6 +20,7 @@ MODULES = (
     ("pytcp.sockets.streams", "streams and listeners"),
     ("pytcp.sockets.socket", "the non-blocking socket"),
     ("pytcp.sockets.udp", "the non-blocking datagram socket"),
+    ("pytcp.sockets.epoll", "many sockets at once"),
     ("pytcp.sockets.datagrams", "trio's view of it"),
     ("pytcp.sockets.factory", "unmodified trio programs"),
     ("pytcp.sockets.resolver", "host names"),
@@ -53,19 +55,26 @@ def _config(module: str) -> ConfigDict:
     return config
 
 
-def pages() -> dict[Path, str]:
-    """Every page of the reference, by path."""
+def pages() -> dict[str, str]:
+    """Every page of the reference by name. The package is read once for all of them."""
     made = {}
+    loader = GriffeLoader(
+        search_paths=[ROOT, *sys.path],
+        docstring_parser=Parser(default_config["docstring_style"] or "google"),
+        docstring_options=default_config["docstring_options"],
+        allow_inspection=False,
+    )
+    package = loader.load("pytcp")
+    loader.resolve_aliases()
     index = ["# API reference", "", "Made from the docstrings by `tools/apidocs`.", ""]
     for module, purpose in MODULES:
         source = ROOT.joinpath(*module.split("."))
         if not source.with_suffix(".py").exists() and not (source / "__init__.py").exists():
             continue
-        path = OUT / f"{module}.md"
-        write_package_docs(module, _config(module), output=str(path))
-        made[path] = path.read_text()
+        page = f"{module}.md"
+        made[page] = render_object_docs(package[module.partition(".")[2]], _config(module)).rstrip("\n") + "\n"
         index.append(f"- [{module}]({module}.md): {purpose}")
-    made[OUT / "README.md"] = "\n".join(index) + "\n"
+    made["README.md"] = "\n".join(index) + "\n"
     return made
 
 
@@ -75,21 +84,17 @@ def main() -> int:
         print("usage: tools/apidocs [--check]", file=sys.stderr)
         return 2
     OUT.mkdir(parents=True, exist_ok=True)
-    before = {path: path.read_text() for path in OUT.glob("*.md")}
+    before = {path.name: path.read_text() for path in OUT.glob("*.md")}
     made = pages()
-    stale = sorted(path.name for path in before.keys() | made.keys() if before.get(path) != made.get(path))
     if check:
-        for path, text in before.items():
-            path.write_text(text)
-        for path in made.keys() - before.keys():
-            path.unlink(missing_ok=True)
+        stale = sorted(name for name in before.keys() | made.keys() if before.get(name) != made.get(name))
         if stale:
             print(f"out of date: {', '.join(stale)}; run tools/apidocs", file=sys.stderr)
         return 1 if stale else 0
-    for path in before.keys() - made.keys():
-        path.unlink()
-    for path, text in made.items():
-        path.write_text(text)
+    for name in before.keys() - made.keys():
+        (OUT / name).unlink()
+    for name, text in made.items():
+        (OUT / name).write_text(text)
     print(f"{len(made)} pages in {OUT.relative_to(ROOT)}")
     return 0
 
