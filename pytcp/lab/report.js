@@ -10,13 +10,13 @@
   const root = document.documentElement;
   const UNITS = { ns: 1, "µs": 1e3, ms: 1e6, s: 1e9 };
   const unit = UNITS[data.unit];
-  const MARGIN = { l: 78, r: 178, t: 30, b: 46 };
+  const MARGIN = { l: 84, r: 178, t: 30, b: 46 };
   const MANY = 2500; // super-segments in view that are still drawn one by one
-  const shown = new Set(data.tracks.keys());
-  for (const index of [...shown].slice(data.first)) shown.delete(index);
+  const shown = new Set(data.shown);
   let range = null; // the view in units, null: everything
   const yranges = {}; // ranges that the reader chose, by axis
   let printing = false;
+  let spanShown = [0, data.span]; // from the first to the last thing that happened to the flows shown, ns
 
   const count = n => Math.round(n).toLocaleString("en");
   const digits = (n, k) => Number(n.toPrecision(k)).toString();
@@ -290,23 +290,32 @@
 
   function draw() {
     const tracks = data.tracks.filter((_, index) => shown.has(index));
+    // names as short as what is shown allows
+    const one = key => new Set(tracks.map(track => track[key])).size === 1;
+    for (const track of tracks) {
+      const name = tracks.length === 1 ? track.flow : one("flow") ? track.variant : one("variant") ? track.flow : track.name;
+      track.short = name.length > 24 ? name.slice(0, 23) + "…" : name;
+    }
+    for (const panel of data.queues) for (const track of panel.tracks) track.short = track.variant;
+    MARGIN.l = Math.max(84, 18 + 6.6 * Math.max(...tracks.map(track => track.short.length)));
+
     const ink = css("--ink");
     const soft = css("--soft");
-    const whole = [0, data.span];
+    const whole = (spanShown = stretch(tracks));
     const view = range ? range.map(value => value * unit) : whole;
     const span = view[1] - view[0] || 1;
     const pad = range ? 0 : span * 0.01;
     const pixel = (span + 2 * pad) / Math.max(200, (printing ? 1000 : chart.clientWidth) - MARGIN.l - MARGIN.r); // ns
-    const xrange = range || [-pad / unit, (data.span + pad) / unit];
+    const xrange = range || [(whole[0] - pad) / unit, (whole[1] + pad) / unit];
     const lookAt = [xrange[0] * unit, xrange[1] * unit];
 
     // panels from top to bottom: [name, height in pixels, drawing function]
     const panels = [];
-    const sequences = tracks.filter(track => track.xmit.t.length);
+    const sequences = tracks.filter(track => track.sends);
     const height = sequences.length > 2 ? 260 : sequences.length === 2 ? 330 : 430;
     for (const track of sequences) panels.push({ name: "sequence", title: `Time–sequence${data.tracks.length > 1 ? ": " + track.name : ""}`, height, track, label: "bytes" });
     // of a connection that sends nothing there is nothing that held it back
-    const gated = tracks.filter(track => track.gates.t.length && (track.xmit.t.length || !sequences.length));
+    const gated = tracks.filter(track => track.gates.t.length && (track.sends || !sequences.length));
     if (gated.length) panels.push({ name: "gates", title: "What held the sender back", height: 10 + 22 * gated.length, tracks: gated, legend: "legend2" });
     const marked = tracks.filter(track => track.marks.t.length);
     if (marked.length) panels.push({ name: "events", title: "Events", height: 10 + 22 * marked.length, tracks: marked, legend: "legend3" });
@@ -427,6 +436,14 @@
     return Plotly.react(chart, traces, layout, config);
   }
 
+  function stretch(tracks) {
+    const times = tracks.flatMap(track => [track.xmit.t, track.acks.t, track.marks.t, track.series.t]).filter(column => column.length);
+    if (!times.length) return [0, data.span];
+    const low = Math.min(...times.map(column => column[0]));
+    const high = Math.max(...times.map(column => column[column.length - 1]));
+    return high > low ? [low, high] : [low, low + 1];
+  }
+
   // lowest and highest sequence number worth showing; a far window edge must not squash the rest
   function sequenceRange(track, view) {
     const x = track.xmit;
@@ -455,7 +472,7 @@
 
   function setView(low, high) {
     const least = 1e3 / unit; // a microsecond
-    if (low === null || high - low >= (data.span / unit) * 1.02) range = null;
+    if (low === null || high - low >= ((spanShown[1] - spanShown[0]) / unit) * 1.02) range = null;
     else range = high - low < least ? [(low + high - least) / 2, (low + high + least) / 2] : [low, high];
     return draw();
   }

@@ -11,6 +11,7 @@ looks). A Content-Security-Policy in the page forbids every request, so that a m
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib import resources
@@ -113,8 +114,8 @@ def build(
             f'<div class="bar screen"><span class=note>{HOW}</span><button class=push id="reset">show everything</button></div>',
             '<div id="chart" role="img" aria-label="time–sequence graph and series"></div><p class=note id="drawn"></p>',
             _left_out(records) + "</section>",
-            f"<div class=columns>{''.join(_flow_tables(line) for line in lines[:FIRST])}</div>",
-            "".join(f"<h2>{escape(head)}</h2>" + "".join(f"<p>{escape(text)}</p>" for text in sentences) for head, sentences in notes if sentences),
+            f"<div class=columns>{''.join(_flow_tables(lines[place]) for place in first_shown(lines))}</div>",
+            "".join(f"<h2>{escape(head)}</h2>" + "".join(f"<p>{_prose(text)}</p>" for text in sentences) for head, sentences in notes if sentences),
             _settings(records),
             f"<footer>Made by pytcp {escape(pytcp.__version__)}. All data are in this file; it asks for nothing.</footer>",
         )
@@ -161,9 +162,20 @@ def _timelines(records: Mapping[str, Record]) -> list[Timeline]:
         flows = timelines.flows_of(record)
         for flow in flows:
             name = flow if len(records) == 1 else variant if len(flows) == 1 else f"{variant}: {flow}"
-            found.append(timelines.timeline(record, flow, name))
-    # who sends is what one looks at first
-    return sorted(found, key=lambda line: not line.xmit["t"])
+            found.append(timelines.timeline(record, flow, name, variant))
+    return found
+
+
+def first_shown(lines: Sequence[Timeline]) -> list[int]:
+    """Which flows an open page shows: senders, each in all variants, as many as are legible."""
+    senders = [place for place, line in enumerate(lines) if line.sends] or list(range(len(lines)))
+    shown: list[int] = []
+    for flow in dict.fromkeys(lines[place].flow for place in senders):
+        group = [place for place in senders if lines[place].flow == flow]
+        if shown and len(shown) + len(group) > FIRST:
+            break
+        shown += group[: 2 * FIRST]
+    return sorted(shown)
 
 
 def page_data(title: str, records: Mapping[str, Record], lines: Sequence[Timeline]) -> dict[str, Any]:
@@ -174,12 +186,12 @@ def page_data(title: str, records: Mapping[str, Record], lines: Sequence[Timelin
         return None if text is None else words.setdefault(text, len(words))
 
     span = max(end - start for start, end in (record.span_ns() for record in records.values()))
-    tracks = [_track(line, palette.TRACKS[place % len(palette.TRACKS)], word) for place, line in enumerate(lines)]
+    tracks = [_track(line, colour, word) for line, colour in zip(lines, _colours(lines), strict=True)]
     return {
         "title": title,
         "unit": palette.time_unit(span),
         "span": max(span, 1),
-        "first": FIRST,
+        "shown": first_shown(lines),
         "tracks": tracks,
         "panels": [_panel(panel) for panel in palette.PANELS],
         "queues": _queues(records),
@@ -194,6 +206,18 @@ def page_data(title: str, records: Mapping[str, Record], lines: Sequence[Timelin
     }
 
 
+def _colours(lines: Sequence[Timeline]) -> list[str]:
+    """The first flow of each variant in the first colours, in the order of the variants; then the second flow of each."""
+    variants = list(dict.fromkeys(line.variant for line in lines))
+    number: dict[str, int] = dict.fromkeys(variants, 0)
+    found = []
+    for line in lines:
+        place = number[line.variant] * len(variants) + variants.index(line.variant)
+        number[line.variant] += 1
+        found.append(palette.TRACKS[place % len(palette.TRACKS)])
+    return found
+
+
 def _track(line: Timeline, colour: str, word: Any) -> dict[str, Any]:
     xmit = dict(line.xmit)
     xmit["why"] = [word(why) for why in xmit["why"]]
@@ -204,7 +228,9 @@ def _track(line: Timeline, colour: str, word: Any) -> dict[str, Any]:
     series["t"] = line.series["t"]
     return {
         "name": line.name,
-        "short": line.name if len(line.name) <= 18 else line.name[:17] + "…",
+        "variant": line.variant,
+        "flow": line.flow,
+        "sends": line.sends,
         "colour": colour,
         "classes": [name for name in COLOURS["why"] if name in line.sizes()] + [name for name in line.sizes() if name not in COLOURS["why"]],
         "xmit": xmit,
@@ -240,7 +266,7 @@ def _queues(records: Mapping[str, Record]) -> list[dict[str, Any]]:
             if series:
                 colour = palette.TRACKS[place % len(palette.TRACKS)]
                 series["t"] = [row["t_ns"] - start for row in rows]
-                tracks.append({"name": f"{variant} {queue}", "short": variant, "colour": colour, "series": series})
+                tracks.append({"name": f"{variant} {queue}", "variant": variant, "flow": queue, "colour": colour, "series": series})
         if tracks:
             panels.append({**_panel(palette.QUEUE._replace(name=f"queue {queue}", title=f"Queue: {queue}")), "tracks": tracks})
     return panels
@@ -330,7 +356,12 @@ def _named_cell(name: str, group: str) -> str:
 
 
 def _paragraphs(text: str) -> str:
-    return "".join(f"<p>{escape(part.strip())}</p>" for part in text.split("\n\n") if part.strip())
+    return "".join(f"<p>{_prose(part.strip())}</p>" for part in text.split("\n\n") if part.strip())
+
+
+def _prose(text: str) -> str:
+    """Text with `code` in it."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _about(records: Mapping[str, Record]) -> str:

@@ -49,6 +49,7 @@ class Timeline:
 
     name: str
     flow: str
+    variant: str
     # t, seq, len, segs, gso, rtx, why, flags, cwnd, inflight, quota, max, cause (of a retransmit), held: [(gate, ns), ...] until the next
     xmit: dict[str, list[Any]]
     acks: dict[str, list[Any]]  # t, una, rtt (us)
@@ -59,6 +60,11 @@ class Timeline:
     marks: dict[str, list[Any]]  # t, kind, text
     series: dict[str, list[Any]]  # t, and the sampled columns
     counts: Counter[str] = field(default_factory=Counter)  # events by kind
+
+    @property
+    def sends(self) -> bool:
+        """It has sent payload: a FIN alone makes no sender."""
+        return any(self.xmit["len"])
 
     def gate_times(self) -> dict[str, int]:
         """ns spent at each gate, the longest first."""
@@ -78,8 +84,8 @@ class Timeline:
         return {why: (row[0], row[1], row[2]) for why, row in sorted(found.items(), key=lambda item: -item[1][2])}
 
 
-def timeline(record: Record, flow: str, name: str = "") -> Timeline:
-    """The columns of `flow`. name: what to call it in a legend."""
+def timeline(record: Record, flow: str, name: str = "", variant: str = "") -> Timeline:
+    """The columns of `flow`. name: what to call it in a legend. variant: of the record, where several are compared."""
     start, end = record.span_ns()
     events = [row for row in record.events if row["flow"] == flow]
     series = _series(record, flow, start)
@@ -87,6 +93,7 @@ def timeline(record: Record, flow: str, name: str = "") -> Timeline:
     return Timeline(
         name=name or flow,
         flow=flow,
+        variant=variant,
         xmit=_xmit(events, gates, start, end),
         acks=_acks(events, series, start),
         sacks=_sacks(events, start),
@@ -108,6 +115,8 @@ def usual(column: str, value: Any) -> Any:
     """`value` of a sampled column, None when it stands for "none yet"."""
     if column == "ssthresh" and value is not None and value >= INFINITE_SSTHRESH:
         return None
+    if column in ("srtt_us", "rttvar_us") and value == 0:
+        return None  # nothing was measured yet
     if column == "pacing_rate" and value is not None and value >= UNLIMITED_RATE:
         return None
     return value
