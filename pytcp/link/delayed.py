@@ -133,6 +133,8 @@ class DelayedRing(TxRing):
             elif self.on_missed(owner, frame.skb, frame.truesize):
                 self.missed += 1
         self._arm()
+        if self.feeder is not None:
+            self.feeder()
 
     def reap(self) -> None:
         """Completions come by timer only."""

@@ -37,7 +37,7 @@ class TxRing:
 
     __slots__ = (
         "link", "heap", "on_complete", "mode", "tx_usecs", "tx_frames", "limit", "dropped", "completed",
-        "queue", "done", "signal", "_orphan", "_lazy", "_stalled", "_retry", "_interrupt", "_flushed_ns",
+        "queue", "done", "signal", "feeder", "_orphan", "_lazy", "_stalled", "_retry", "_interrupt", "_flushed_ns",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +69,7 @@ class TxRing:
         self.queue: list[TxFrame] = []  # not yet written
         self.done: list[TxFrame] = []  # taken by the device, not yet reaped
         self.signal: Link | None = None  # what a runtime polls for completions, where they do not wait for a pass
+        self.feeder: Callable[[], None] | None = None  # called when there is room again: a queueing discipline waits for it
         self._orphan = mode == "orphan"
         self._lazy = mode == "reaped"
         self._flushed_ns = 0  # when the last frame was written
@@ -116,6 +117,8 @@ class TxRing:
             self._stalled = False
         if not self._orphan:
             self._taken(queue, lazy)
+        elif self.feeder is not None and not self._stalled:
+            self.feeder()
 
     def _taken(self, frames: list[TxFrame], lazy: bool) -> None:
         """The device has taken `frames`; lazy: nobody need be woken for their completion."""
@@ -168,6 +171,8 @@ class TxRing:
             if owner is not None:
                 self.completed += 1
                 on_complete(owner, frame.skb, frame.truesize)
+        if self.feeder is not None:
+            self.feeder()
 
     def _try_again(self) -> None:
         self._retry = None

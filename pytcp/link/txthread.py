@@ -203,6 +203,8 @@ class ThreadRing(TxRing):
         """Debit what the thread has completed, and call the sockets that waited for it."""
         for owner in self._debit():
             self.on_called(owner)
+        if self.feeder is not None:
+            self.feeder()
 
     def settle(self, now_ns: int) -> None:
         """A program's call begins: the thread may have completed frames meanwhile."""

@@ -11,6 +11,7 @@ super-frames lasts over a millisecond.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,9 @@ from pytcp.link.cut import received_packets
 from pytcp.link.frame import CSUM_NONE, F_CSUM, F_TSO4, F_TSO6, F_USO, GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, RxFrame, TxFrame
 from pytcp.link.gro import Gro
 from pytcp.link.offload import segment
-from pytcp.link.txring import TxRing
+from pytcp.link.qdisc import RING, Hooks, Qdisc, Settings, make
+from pytcp.link.txring import LIMIT, TxRing
+from pytcp.tcp.pacing import kept_by_qdisc
 from pytcp.wire.addr import MAC_BROADCAST
 from pytcp.wire.checksum import ones_sum
 from pytcp.wire.errors import WireError
@@ -69,6 +72,8 @@ class Interface:
         "up",
         "loopback",
         "ring",
+        "qdisc",
+        "put",
         "gro",
         "tso4",
         "tso6",
@@ -101,6 +106,8 @@ class Interface:
         self.up = True
         self.loopback = loopback
         self.ring = ring
+        self.qdisc: Qdisc | None = None
+        self.put = ring.put  # where a complete frame goes: into the ring, or the queueing discipline before it
         self.gro = Gro() if gro else None
         csum = link.features & F_CSUM
         self.tso4 = bool(csum and link.features & F_TSO4)  # the device takes TCP super-frames as they are
@@ -366,11 +373,11 @@ class Interface:
             self.tx_dropped += 1
             return False
         if not frame.csum_start:
-            ok = self.ring.put(frame)
+            ok = self.put(frame)
         else:
             features = self.link.features
             if features & F_CSUM and (not frame.gso_size or features & _GSO_FEATURE[frame.gso_type & ~GSO_ECN]):
-                ok = self.ring.put(frame)
+                ok = self.put(frame)
             else:
                 ok = self._xmit_cut(frame)
         if ok:
@@ -383,7 +390,7 @@ class Interface:
 
     def _xmit_cut(self, frame: TxFrame) -> bool:
         """Software segmentation; the owner is charged until the last piece is out."""
-        put = self.ring.put
+        put = self.put
         pieces = segment(frame)
         for piece in pieces[:-1]:
             put(TxFrame(piece, (), len(piece)))
@@ -427,6 +434,8 @@ class Interface:
         self.stack.runtime.remove_link(self.link)
         if self.ring.signal is not None:
             self.stack.runtime.remove_link(self.ring.signal)
+        if self.qdisc is not None:
+            self.ring.queue += self.qdisc.close()  # released with what the ring holds
         self.ring.close()
         self.link.close()
 
@@ -439,6 +448,27 @@ class Interface:
                 self.neigh4.flush()
                 self.neigh6.flush()
             self.stack.link_changed(self)
+
+    def set_qdisc(self, spec: str | Settings | None) -> None:
+        """Put a queueing discipline before the ring (`link.qdisc`), in the place of the one there is, whose frames are lost. None: none.
+
+        spec: "pfifo", "fq" or settings of one's own. Raises ValueError."""
+        new = None
+        if spec is not None:
+            hooks = Hooks(self.stack.heap, self.ring, attrgetter("wstamp_ns"), kept_by_qdisc)
+            new = make(spec, hooks, self.mtu + len(self.room))
+        if self.qdisc is not None:
+            for frame in self.qdisc.close():
+                self.stack.dropped(frame)
+        self.qdisc = new
+        if new is None:
+            self.ring.limit = LIMIT
+            self.ring.feeder = None
+            self.put = self.ring.put
+        else:
+            self.ring.limit = RING
+            self.ring.feeder = new.run
+            self.put = new.put
 
     def set_mtu(self, mtu: int) -> None:
         """Change the MTU, bytes. Raises OSError EINVAL below 68."""

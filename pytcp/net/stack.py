@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 from pytcp.link.delayed import Delayed, DelayedRing
 from pytcp.link.frame import check_name
 from pytcp.link.pipe import PipeEnd
+from pytcp.link.qdisc import Settings, settings
 from pytcp.link.txring import TxRing
 from pytcp.link.txthread import ThreadRing
 from pytcp.tcp.profiles import DEFAULT as DEFAULT_PROFILE
@@ -182,6 +183,7 @@ class Stack(TcpHost):
         tx_mode: str | Delayed = "reaped",
         tx_usecs: int = 0,
         tx_frames: int = 0,
+        qdisc: str | Settings | None = None,
         gro: bool = False,
         dad: bool = False,
         ipv6: bool = True,
@@ -189,7 +191,8 @@ class Stack(TcpHost):
     ) -> Interface:
         """Put a device into service, up, with addresses like "10.0.0.2/24" and "fd00::2/64".
 
-        tx_mode, tx_usecs, tx_frames: completion of the transmit ring (`link.txring`, a `link.delayed.Delayed`, or "thread": `link.txthread`). gro: coalesce
+        tx_mode, tx_usecs, tx_frames: completion of the transmit ring (`link.txring`, a `link.delayed.Delayed`, or "thread": `link.txthread`).
+        qdisc: a queueing discipline before it, "pfifo", "fq" or settings of `link.qdisc`. gro: coalesce
         received segments, for a device that does not. dad: probe the given IPv6 addresses and the
         link-local one before use (RFC 4862) instead of believing them at once. ipv6: give the interface
         a link-local address. autoconf: send router solicitations.
@@ -197,6 +200,8 @@ class Stack(TcpHost):
         """
         self.check_open()
         wanted, specs = self._checked(link, name, addresses)
+        if qdisc is not None:
+            qdisc = settings(qdisc)
         ring: TxRing
         if tx_mode == "thread":
             ring = self._thread_ring(link)
@@ -205,6 +210,8 @@ class Stack(TcpHost):
         else:
             ring = TxRing(link, self.heap, self.completed, tx_mode, tx_usecs, tx_frames)
         dev = Interface(self, link, wanted, len(self.interfaces) + 1, ring, gro=gro)
+        if qdisc is not None:
+            dev.set_qdisc(qdisc)
         self.interfaces.append(dev)
         self._rings.append(ring)
         dev.groups[A.ALL_HOSTS4] = 1

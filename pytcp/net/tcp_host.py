@@ -213,7 +213,7 @@ class TcpHost:
             frame = TxFrame(hh + ip + th, parts, room + size, gso_type, gso_size, room + l4, 16, sk, skb, truesize)
             if whole and dev.up:
                 dev.tx_packets += 1
-                return 0 if dev.ring.put(frame) else 1
+                return 0 if dev.put(frame) else 1
             return 0 if dev.xmit(frame) else 1
         room = len(dst.neigh.header)
         frame = TxFrame(bytes(room) + ip + th, parts, room + size, gso_type if gso_size else 0, gso_size, room + l4, 16, sk, skb, truesize)

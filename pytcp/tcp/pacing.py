@@ -52,6 +52,11 @@ def check(sk: Sock) -> bool:
     return True
 
 
+def kept_by_qdisc(sk: Sock) -> None:
+    """An fq qdisc has seen the socket and keeps its departure times from now on; the internal timer rests."""
+    sk.pacing_status = STATUS_FQ
+
+
 def after_send(sk: Sock, skb: Skb, prior_wstamp_ns: int) -> None:
     """Advance the next departure time by what this skb costs at the pacing rate."""
     if sk.pacing_status != STATUS_NONE:
