@@ -142,6 +142,9 @@ class DelayedRing(TxRing):
     def settle(self, now_ns: int) -> None:
         """Completions come by timer only."""
 
+    def statistics(self) -> dict[str, int]:
+        return {"late": self.late, "missed": self.missed}
+
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

@@ -149,6 +149,10 @@ class TxRing:
         if self.done and now_ns - self._flushed_ns >= COMPLETION_NS:
             self.reap()
 
+    def statistics(self) -> dict[str, int]:
+        """What a ring of this kind counts beyond `completed` and `dropped`."""
+        return {}
+
     def close(self) -> None:
         """Forget the queue: everything held is completed, nothing more is written."""
         if self._retry is not None:

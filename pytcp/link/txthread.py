@@ -271,6 +271,12 @@ class ThreadRing(TxRing):
         device.tx_carrier_errors += now[2] - was[2]
         device.tx_errors += now[3] - was[3]
 
+    def statistics(self) -> dict[str, int]:
+        """stalls: times the device was full; signals: completions a socket waited for."""
+        if self._q is not None:
+            self._count()
+        return {"stalls": self._stats.stalls, "signals": self._stats.signals}
+
     def close(self) -> None:
         if self._q is not None:
             self._debit()

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from pytcp.link.txring import LIMIT
 from pytcp.tcp import gates
 from pytcp.tcp.const import (
     LISTEN,
@@ -314,11 +315,41 @@ def _interface(stack: Stack, dev: Interface) -> Facts:
         "address": format_mac(dev.mac) if dev.mac else None,
         "mtu": dev.mtu,
         "up": dev.up,
-        "txqlen": dev.ring.limit,
+        "qdisc": "noqueue" if dev.qdisc is None else dev.qdisc.kind,
+        "txqlen": LIMIT if dev.qdisc is not None else dev.ring.limit,
         "addresses": _addresses(stack, dev),
         "rx": {"bytes": getattr(link, "rx_bytes", getattr(peer, "tx_bytes", None)), "packets": dev.rx_packets, "dropped": dev.rx_dropped},
         "tx": {"bytes": getattr(link, "tx_bytes", None), "packets": dev.tx_packets, "dropped": dev.tx_dropped},
     }
+
+
+def qdiscs(stack: Stack) -> list[Facts]:
+    """The queueing discipline of each interface, under the names of `tc -j`, and the ring behind it."""
+    return [_qdisc(dev) for dev in stack.interfaces]
+
+
+_QDISC_COUNTS = ("bytes", "packets", "drops", "overlimits", "requeues", "backlog", "qlen")
+
+
+def _qdisc(dev: Interface) -> Facts:
+    qdisc = dev.qdisc
+    ring = dev.ring
+    facts: Facts = {"dev": dev.name}
+    if qdisc is None:
+        facts |= {"kind": "noqueue", "handle": "0:", "options": {}, **dict.fromkeys(_QDISC_COUNTS, 0), "statistics": {}}
+    else:
+        facts |= {"kind": qdisc.kind, "handle": f"{0x8000 + dev.index:x}:", "options": qdisc.options()}
+        facts |= {name: getattr(qdisc, name) for name in _QDISC_COUNTS} | {"statistics": qdisc.statistics()}
+    facts["ring"] = {
+        "mode": ring.mode,
+        "limit": ring.limit,
+        "held": len(ring),
+        "unsent": len(ring.queue),
+        "completed": ring.completed,
+        "dropped": ring.dropped,
+        **ring.statistics(),
+    }
+    return facts
 
 
 def _addresses(stack: Stack, dev: Interface) -> list[Facts]:

@@ -120,6 +120,7 @@ ANSWERS: dict[tuple[str, str], Answer] = {
     ("get", "neighbours"): lambda stack, question: snapshot.neighbours(stack),
     ("get", "routes"): lambda stack, question: snapshot.routes(stack),
     ("get", "interfaces"): lambda stack, question: snapshot.interfaces(stack),
+    ("get", "qdiscs"): lambda stack, question: snapshot.qdiscs(stack),
 }
 
 

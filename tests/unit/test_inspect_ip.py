@@ -60,7 +60,8 @@ def interface(
     index: int, name: str, kind: str, mac: str | None, mtu: int, addresses: list[Facts], rx: tuple[int, int], tx: tuple[int, int], **more: Any
 ) -> Facts:
     counts = {way: {"bytes": size, "packets": packets, "dropped": 0} for way, (size, packets) in (("rx", rx), ("tx", tx))}
-    return {"index": index, "name": name, "kind": kind, "address": mac, "mtu": mtu, "up": True, "txqlen": 1000, "addresses": addresses, **counts, **more}
+    same = {"up": True, "qdisc": "noqueue", "txqlen": 1000}
+    return {"index": index, "name": name, "kind": kind, "address": mac, "mtu": mtu, **same, "addresses": addresses, **counts, **more}
 
 
 MAC = "2a:86:d2:50:02:db"

@@ -262,6 +262,7 @@ def test_devices_that_cannot_have_a_thread_say_why() -> None:
     device.close()
     with pytest.raises(OSError, match="transmit thread of pair0"):
         ring(device)
+    device.peer.close()
 
 
 def test_in_virtual_time_there_is_no_thread() -> None:
@@ -269,7 +270,9 @@ def test_in_virtual_time_there_is_no_thread() -> None:
     device = Device()
     with pytest.raises(ValueError, match="virtual time"):
         stack.add_interface(device, tx_mode="thread")
+    stack.close()
     device.close()
+    device.peer.close()
 
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])

@@ -307,7 +307,7 @@ def link_lines(dev: Facts, *, mode: bool = False, only: int | None = None) -> li
     tells nothing of the link layer, and for IPv6 nothing of queueing and group either."""
     words = [f"{dev['index']}: {dev['name']}: <{','.join(flags(dev))}> mtu {dev['mtu']}"]
     if only != 6:
-        words.append("qdisc noqueue")
+        words.append(f"qdisc {dev['qdisc']}")
     words.append(f"state {_operstate(dev)}")
     if mode:
         words.append("mode DEFAULT")
@@ -320,7 +320,7 @@ def link_lines(dev: Facts, *, mode: bool = False, only: int | None = None) -> li
 
 
 def _link_json(dev: Facts, *, mode: bool = False) -> dict[str, Any]:
-    found = {"ifindex": dev["index"], "ifname": dev["name"], "flags": flags(dev), "mtu": dev["mtu"], "qdisc": "noqueue", "operstate": _operstate(dev)}
+    found = {"ifindex": dev["index"], "ifname": dev["name"], "flags": flags(dev), "mtu": dev["mtu"], "qdisc": dev["qdisc"], "operstate": _operstate(dev)}
     if mode:
         found["linkmode"] = "DEFAULT"
     found |= {"group": "default", "txqlen": dev["txqlen"], "link_type": dev["kind"]}
