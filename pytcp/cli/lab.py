@@ -15,7 +15,8 @@ from pytcp.cli.lab_sweep import sweep
 from pytcp.lab import experiment as experiments
 from pytcp.lab.experiment import ExperimentError, Figure, Setting, Table
 from pytcp.lab.record import Record
-from pytcp.lab.runs import DEFAULT_PROFILE, Result, file_of, run_all
+from pytcp.lab.runs import Result, file_of, run_all
+from pytcp.tcp import profiles
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -78,7 +79,7 @@ def list_(as_json: bool) -> None:
 @click.option("--variant", "variants", multiple=True, metavar="NAME", help="Only this variant; may be given several times.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="A parameter (rtt=40ms), or a sysctl (net.ipv4.tcp_sack=0; client:... for one host).")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of everything random.")
-@click.option("--profile", default=DEFAULT_PROFILE, show_default=True, help="Defaults of which kernel.")
+@click.option("--profile", type=click.Choice(profiles.NAMES), help="Kernel whose defaults the hosts have.  [default: the experiment's]")
 @click.option("--json", "as_json", is_flag=True, help="The figures as JSON on standard output.")
 @click.option("--html", metavar="FILE", default="", help="Write a report: figures, time-sequence graphs, gates, events, queues.")
 @click.option("--record", metavar="FILE", default="", help="Write what happened as JSON lines (for `pytcp lab plot`); with several variants a file for each.")
@@ -89,7 +90,7 @@ def run(
     variants: tuple[str, ...],
     sets: tuple[str, ...],
     seed: int,
-    profile: str,
+    profile: str | None,
     as_json: bool,
     html: str,
     record: str,
@@ -117,7 +118,9 @@ def run(
                 status.update(f"{name}: {', '.join(through)} done")
 
             kept = record or (f"{scratch}/record.jsonl" if html else "")
-            result = run_all(name, variants, seed=seed, profile=profile, sets=settings, pcap=pcap, record=kept, processes=processes or 0, finished=finished)
+            result = run_all(
+                name, variants, seed=seed, profile=profile or "", sets=settings, pcap=pcap, record=kept, processes=processes or 0, finished=finished
+            )
             if html:
                 status.update(f"{name}: writing {html}")
                 _report(result, kept, html)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pytcp.lab.runs import DEFAULT_PROFILE
+from pytcp.tcp import profiles
 
 if TYPE_CHECKING:
     from pytcp.lab.sweep import Sweep
@@ -37,7 +37,7 @@ def pairs(words: Sequence[str], option: str) -> list[tuple[str, str]]:
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="The first seed.")
 @click.option("--variant", "variants", multiple=True, metavar="NAME", help="Only this variant; may be given several times.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="A setting of every run.")
-@click.option("--profile", default=DEFAULT_PROFILE, show_default=True, help="Defaults of which kernel.")
+@click.option("--profile", type=click.Choice(profiles.NAMES), help="Kernel whose defaults the hosts have.  [default: the experiment's]")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="The table, .csv or .parquet.  [default: NAME-sweep.csv]")
 @click.option("-j", "processes", type=click.IntRange(1), default=None, help="Runs at a time.  [default: processors]")
 @click.option("--dask", "address", metavar="ADDRESS", help="Run on this Dask scheduler (tcp://host:8786) instead.")
@@ -48,7 +48,7 @@ def sweep(
     seed: int,
     variants: tuple[str, ...],
     sets: tuple[str, ...],
-    profile: str,
+    profile: str | None,
     out: Path | None,
     processes: int | None,
     address: str | None,
@@ -75,7 +75,7 @@ def sweep(
         grid.setdefault(key, []).extend(value.strip() for value in values.split(","))
     errors = Console(stderr=True)
     try:
-        planned = sweeps.plan(name, grid, range(seed, seed + seeds), variants, pairs(sets, "--set"), profile)
+        planned = sweeps.plan(name, grid, range(seed, seed + seeds), variants, pairs(sets, "--set"), profile or "")
         target = out or Path(f"{planned.experiment.name}-sweep.csv")
         sweeps.writer(target)
         start = partial(sweeps.on_dask, address=address) if address else partial(sweeps.on_processes, processes=processes or 0)

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin
 
 import pytcp
 from pytcp.net import sysctl
+from pytcp.tcp import profiles
 
 from . import experiments, units
 from .record import Record
@@ -101,6 +102,7 @@ class Settings(NamedTuple):
 
     parameters: dict[str, Any]
     sysctls: list[tuple[str, str, Setting]]  # (host or "" for all, name, value), later ones win
+    profile: str
 
 
 class Experiment:
@@ -115,6 +117,7 @@ class Experiment:
         variants: Mapping[str, Mapping[str, Setting]],
         published: Mapping[str, Figures] | None = None,
         settings: Mapping[str, Setting] | None = None,
+        profile: str = profiles.DEFAULT,
         figures: Sequence[Figure] = (),
         compare: tuple[str, str] | None = None,
         source: str = "",
@@ -123,7 +126,7 @@ class Experiment:
         real: str = "",
         serial: bool = False,
     ) -> None:
-        """variants: name -> settings. published: name -> figures. settings: of all variants.
+        """variants: name -> settings. published: name -> figures. settings: of all variants. profile: the kernel whose defaults the hosts have.
         figures: how they are shown, and in which order. compare: (before, after), of which ratios are printed.
         source: where the published figures are from. differences: sentences, which differences are expected and why.
         fitted: what was chosen to suit the published figures. real: what `--real` can do, and what it cannot.
@@ -135,6 +138,7 @@ class Experiment:
         self.variants = {key: dict(value) for key, value in variants.items()} or {"only": {}}
         self.published = {key: dict(value) for key, value in (published or {}).items()}
         self.settings = dict(settings or {})
+        self.profile = profile
         self.figures = tuple(figures)
         self.compare = compare
         self.source = source
@@ -156,11 +160,14 @@ class Experiment:
         """It is one of pytcp's own."""
         return self.file.parent == Path(experiments.__file__).parent
 
-    def resolve(self, variant: str, sets: Iterable[tuple[str, Setting]]) -> Settings:
-        """The settings of a variant with the user's on top. Raises ExperimentError, naming what is near."""
+    def resolve(self, variant: str, sets: Iterable[tuple[str, Setting]], profile: str = "") -> Settings:
+        """The settings of a variant, over those of a profile ("": the experiment's), with the user's on top. Raises ExperimentError, naming what is near."""
         if variant not in self.variants:
             raise ExperimentError(f"{self.name} has no variant {variant!r}; {units.nearest(variant, self.variants)}")
-        settings = Settings({name: parameter.default for name, parameter in self.parameters.items()}, [])
+        name_of_profile = profile or self.profile
+        if name_of_profile not in profiles.NAMES:
+            raise ExperimentError(f"there is no profile {name_of_profile!r}; {units.nearest(name_of_profile, profiles.NAMES)}")
+        settings = Settings({name: parameter.default for name, parameter in self.parameters.items()}, [], name_of_profile)
         for key, value in (*self.settings.items(), *self.variants[variant].items(), *sets):
             if key in self.parameters:
                 settings.parameters[key] = self.parameters[key].parse(value)
@@ -283,13 +290,13 @@ def run_variant(
     from .world import World
 
     chosen = load(which)
-    settings = chosen.resolve(variant, sets)
+    settings = chosen.resolve(variant, sets, profile)
     kept = None
     if record:
         shown = {**settings.parameters, **{f"{host}:{key}" if host else key: value for host, key, value in settings.sysctls}}
-        about = {"experiment": chosen.name, "title": chosen.title, "variant": variant, "seed": seed, "profile": profile}
+        about = {"experiment": chosen.name, "title": chosen.title, "variant": variant, "seed": seed, "profile": settings.profile}
         kept = Record({**about, "settings": shown, "versions": {"pytcp": pytcp.__version__, "python": platform.python_version()}})
-    world: World = World(variant, seed, profile, settings.sysctls, pcap, kept)
+    world: World = World(variant, seed, settings.profile, settings.sysctls, pcap, kept)
     try:
         figures = dict(chosen.run(world, **settings.parameters))
         world.check_hosts()

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 
 from .experiment import Experiment, ExperimentError, Outcome, Setting, load, run_variant
 
-DEFAULT_PROFILE = "6.18"
-
 
 class Result(NamedTuple):
     """The variants that ran, and what there is to compare them with."""
@@ -42,7 +40,7 @@ def run_all(
     variants: Sequence[str] = (),
     *,
     seed: int = 0,
-    profile: str = DEFAULT_PROFILE,
+    profile: str = "",
     sets: Sequence[tuple[str, Setting]] = (),
     pcap: str = "",
     record: str = "",
@@ -51,13 +49,15 @@ def run_all(
 ) -> Result:
     """Run variants (default: all) of an experiment given by name or path.
 
-    pcap: a capture file; with several variants each gets its own, NAME-variant.pcapng. record: the same of records. processes: at a time, 0 = one per
+    profile: the kernel whose defaults count, "" = the experiment's. pcap: a capture file; with several variants each gets its
+    own, NAME-variant.pcapng. record: the same of records. processes: at a time, 0 = one per
     processor. finished: told of each variant that is through. Raises ExperimentError before anything runs for a
     setting that cannot be."""
     chosen = load(which)
     names = list(dict.fromkeys(variants)) or list(chosen.variants)
     for name in names:
-        chosen.resolve(name, sets)
+        chosen.resolve(name, sets, profile)
+    profile = profile or chosen.profile
     files = {name: (file_of(pcap, name, len(names)), file_of(record, name, len(names))) for name in names}
     if len(names) == 1 or processes == 1 or chosen.serial:
         outcomes = {}

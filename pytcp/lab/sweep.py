@@ -30,7 +30,6 @@ from typing import Any, NamedTuple
 import pytcp
 
 from .experiment import Experiment, ExperimentError, Setting, load, run_variant
-from .runs import DEFAULT_PROFILE
 from .units import nearest
 
 NO_DASK = "sweeps on a cluster need Dask: pip install 'pytcp-stack[dask]'"
@@ -82,7 +81,7 @@ def plan(
     seeds: Sequence[int] = (0,),
     variants: Sequence[str] = (),
     sets: Sequence[tuple[str, Setting]] = (),
-    profile: str = DEFAULT_PROFILE,
+    profile: str = "",
 ) -> Sweep:
     """All points: variants (default: all) by grid by seeds. Raises ExperimentError for what cannot be set, with what is near it."""
     chosen = load(which)
@@ -97,12 +96,13 @@ def plan(
             raise ExperimentError(f"{key}: a grid needs values, as in {key}=1,2")
         for value in values:
             for name in names:
-                chosen.resolve(name, [*sets, (key, value)])
+                chosen.resolve(name, [*sets, (key, value)], profile)
     for name in names:
-        chosen.resolve(name, sets)
+        chosen.resolve(name, sets, profile)
     cells = itertools.product(*([(key, value) for value in dict.fromkeys(values)] for key, values in grid.items()))
     points = [Point(name, seed, cell) for cell in cells for name in names for seed in seeds]
-    return Sweep(which, chosen, profile, tuple(sets), tuple((key, tuple(dict.fromkeys(values))) for key, values in grid.items()), tuple(points))
+    columns = tuple((key, tuple(dict.fromkeys(values))) for key, values in grid.items())
+    return Sweep(which, chosen, profile or chosen.profile, tuple(sets), columns, tuple(points))
 
 
 # --- running ---

@@ -62,10 +62,11 @@ class World:
         return self.heap.now_ns - START
 
     def host(self, name: str, sysctls: dict[str, Setting] | None = None) -> Host:
-        """A host with its own stack. sysctls: set before those of the variant and of the user."""
+        """A host with its own stack. sysctls: set over the profile's, before those of the experiment, the variant and the user."""
         if name in self.hosts:
             raise ValueError(f"there is a host {name!r} already")
-        given = [(key, value) for key, value in (sysctls or {}).items()]
+        given: list[tuple[str, Setting]] = [("pytcp.profile", self.profile)] if self.profile else []
+        given += (sysctls or {}).items()
         given += [(key, value) for to, key, value in self._sysctls if to in ("", name)]
         host = Host(name, self.runtime, seed=self.rng(f"host {name}").getrandbits(64), sysctls=given, zero_ns=START)
         if self.record is not None:

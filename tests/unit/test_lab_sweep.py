@@ -94,7 +94,7 @@ def test_the_table_has_settings_seed_figures_and_versions(toy: str, tmp_path: Pa
     planned = plan(toy, {"rtt": ["1ms", "10ms"]}, [7], ["plain"], [("net.ipv4.tcp_sack", "0")])
     assert run(planned, tmp_path / "out.csv", here) == []
     first, second = rows(tmp_path / "out.csv")
-    assert [first[key] for key in ("experiment", "variant", "seed", "rtt", "net.ipv4.tcp_sack", "profile")] == ["toy", "plain", "7", "1ms", "0", "6.18"]
+    assert [first[key] for key in ("experiment", "variant", "seed", "rtt", "net.ipv4.tcp_sack", "profile")] == ["toy", "plain", "7", "1ms", "0", "linux-6.18"]
     assert first["pytcp"] == sweeps.versions()["pytcp"]
     # handshake, then 20 kB in ten segments and four: two rounds more
     assert float(second["seconds"]) == pytest.approx(10 * float(first["seconds"]), rel=0.02)
@@ -169,7 +169,7 @@ def test_results_of_another_experiment_file_or_profile_are_not_mixed_in(toy: str
     planned = small(toy)
     path = tmp_path / "j"
     sweeps.Journal(path, planned).open()
-    with pytest.raises(ExperimentError, match=r"profile 6\.18 and not"):
+    with pytest.raises(ExperimentError, match=r"profile linux-6\.18 and not"):
         sweeps.Journal(path, planned._replace(profile="5.4"))
     Path(toy).write_text(TOY + "\n")
     with pytest.raises(ExperimentError, match="its file has changed"):

@@ -10,7 +10,7 @@ small window (`update_gated`), so that a bulk flow's first round began too late 
 
 from __future__ import annotations
 
-from pytcp.lab.experiment import Figure, Figures, experiment
+from pytcp.lab.experiment import Figure, Figures, Setting, experiment
 from pytcp.lab.hosts import AF_INET6
 from pytcp.lab.transactions import RequestResponse
 from pytcp.lab.units import MS, SECOND, US, Bytes, Count, Rate, Time
@@ -23,14 +23,7 @@ from pytcp.link.emulator import Impairment
     "hystart-reset",
     "HyStart's ACK train and flows that rest between their messages",
     variants={name: {"pytcp.hystart_reset": name} for name in ("cong_avoid", "update_gated", "update")},
-    # the sender of 5.16, and a window that holds two messages from the start
-    settings={
-        "pytcp.keep_cwnd_limited": 0,
-        "pytcp.grow_skb": 0,
-        "net.ipv4.tcp_tso_rtt_log": 0,
-        "net.ipv4.tcp_pingpong_thresh": 3,
-        "net.ipv4.tcp_rmem": "4096 1048576 33554432",
-    },
+    profile="linux-5.15",
     compare=("cong_avoid", "update_gated"),
     published={
         "cong_avoid": {"out": 3.01, "in": 2.03, "train": 1, "train_cwnd": 30, "per_second": 8605},
@@ -57,7 +50,7 @@ from pytcp.link.emulator import Impairment
         "Transactions per second are printed, not claimed: one super-segment of 80 KB arrives later than the first of two, and what a host "
         "saves on fewer packets is not modelled.",
         "The server's detection at 40 is harmless: half of 40 segments hold a message.",
-        "The same settings with 6.18's way of remembering that the window was the limit (--set pytcp.keep_cwnd_limited=1) make both sides "
+        "The same settings with 6.1's way of remembering that the window was the limit (--set pytcp.keep_cwnd_limited=1) make both sides "
         "leave at 20: 4 packets out before, 2 after.",
     ),
     fitted=("RTT 100 us and 100 Gbit/s are chosen for the published 8600 transactions/s; MSS 4096 because the thread says 80 KB are about 20 segments.",),
@@ -76,7 +69,9 @@ def run(
     bulk_rate: Rate = 50_000_000,
     bulk_queue: Count = 619,
 ) -> Figures:
-    client, server = world.host("client"), world.host("server")
+    # a window that holds two messages from the start
+    buffers: dict[str, Setting] = {"net.ipv4.tcp_rmem": "4096 1048576 33554432"}
+    client, server = world.host("client", buffers), world.host("server", buffers)
     world.wire(client, server, delay=rtt // 2, rate=rate, mtu=mtu, gso_max=gso_max)
     rr = RequestResponse(client, server, message, message, transactions=transactions, wakeup=wakeup, family=AF_INET6)
     world.run(lambda: rr.done)
