@@ -15,6 +15,7 @@
 #include "throttle.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
@@ -209,7 +210,7 @@ struct pytcp_txq *pytcp_txq_open(int fd, uint32_t entries, uint32_t socks, int *
 		goto fail;
 	memset(q->socks, 0, socks * sizeof *q->socks);
 	/* of our own: whoever closes the device, this number stays ours until the thread has ended */
-	q->fd = dup(fd);
+	q->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	q->eventfd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 	if (q->fd < 0 || q->eventfd < 0 || sem_init(&q->wake, 0, 0)) {
 		*error = errno;

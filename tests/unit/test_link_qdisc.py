@@ -424,6 +424,27 @@ def test_htb_is_bounded_by_its_ceil_too() -> None:
 
 
 @pytest.mark.parametrize(
+    ("spec", "sizes", "kernel_ms"),
+    [
+        (Htb(12_500), [1000] * 5, [0.0, 0.012, 32.029, 112.029, 192.028]),
+        (Htb(12_500), [1500, 600, 1500], [0.0, 0.013, 40.028]),
+        (Htb(125_000, burst=2000, cburst=2000), [1000] * 5, [0.0, 0.011, 0.014, 8.028, 16.02]),
+        (Htb(125_000, burst=10_000), [1000] * 5, [0.0, 0.011, 3.235, 11.233, 19.225]),
+        (Htb(125_000, ceil=250_000), [1000] * 5, [0.0, 0.012, 3.231, 11.245, 19.239]),
+    ],
+)
+def test_htb_sends_when_the_kernels_class_does(spec: Htb, sizes: list[int], kernel_ms: list[float]) -> None:
+    """Measured on Linux 6.18: `tc class add ... htb rate 100kbit burst 1600 cburst 1600` and so on over a veth, idle for a second, then packets of
+    these sizes at once from a packet socket; arrival at the other end."""
+    rig = Rig(spec)
+    rig.runtime.run_until(SECOND)
+    for n, size in enumerate(sizes):
+        rig.put(None, n, size)
+    times = list(rig.times().values())
+    assert all(abs((when - times[0]) / MS - measured) < 0.05 for when, measured in zip(times, kernel_ms, strict=True))
+
+
+@pytest.mark.parametrize(
     ("wrong", "message"),
     [
         (lambda: Pfifo(-1), "limit -1 is negative"),
