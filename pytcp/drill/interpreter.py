@@ -19,6 +19,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytcp.link.qdisc import Fq
 from pytcp.net import sysctl
 from pytcp.net.addr import parse_prefix
 from pytcp.tcp.const import LISTEN
@@ -297,12 +298,15 @@ class Shell:
         verb, rest = args[1], args[2:]
         if rest[:3] != ["dev", "tun0", "root"] or verb not in ("add", "replace", "change", "del", "delete"):
             raise Unsupported(whole)
-        ring = self.stack.interface("tun0").ring
+        dev = self.stack.interface("tun0")
         kind = rest[3:]
         if verb in ("del", "delete") or kind in (["pfifo"], ["pfifo_fast"], ["noqueue"], ["bfifo"]):
-            ring.limit = 1000
+            dev.set_qdisc(None)
         elif len(kind) == 3 and kind[:2] == ["pfifo", "limit"] and kind[2].isdigit():
-            ring.limit = int(kind[2])
+            dev.set_qdisc(None)
+            dev.ring.limit = int(kind[2])
+        elif kind[:1] == ["fq"]:
+            dev.set_qdisc(_fq(kind[1:], whole))
         else:
             raise Unsupported(f"{whole}: that queueing discipline is not modelled")
         return ""
@@ -472,6 +476,23 @@ def _arithmetic(text: str) -> int:
         return value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError):
         raise Unsupported(f"$(({text}))") from None
+
+
+def _fq(words: list[str], whole: str) -> Fq:
+    """What `tc` would make of fq's options."""
+    options: dict[str, int | bool] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word in ("pacing", "nopacing"):
+            options["pacing"] = word == "pacing"
+        elif word in ("limit", "flow_limit", "quantum", "initial_quantum", "orphan_mask") and rest and rest[0].isdigit():
+            options[word] = int(rest.pop(0))
+        elif word in ("horizon_drop", "horizon_cap"):
+            options["horizon_drop"] = word == "horizon_drop"
+        else:
+            raise Unsupported(whole)
+    return Fq(**options)  # type: ignore[arg-type]
 
 
 def _proc_address(address: bytes) -> str:

@@ -81,6 +81,15 @@ def test_a_queue_of_no_length_loses_what_is_sent(shell: Shell) -> None:
     assert shell.stack.interface("tun0").ring.limit > 100
 
 
+def test_fq_paces_whoever_comes_by(shell: Shell) -> None:
+    run(shell, "tc qdisc replace dev tun0 root fq flow_limit 7 nopacing")
+    qdisc = shell.stack.interface("tun0").qdisc
+    assert qdisc is not None and qdisc.kind == "fq"
+    assert (qdisc.options()["flow_limit"], qdisc.options()["pacing"]) == (7, False)
+    run(shell, "tc qdisc del dev tun0 root")
+    assert shell.stack.interface("tun0").qdisc is None
+
+
 def test_nstat_shows_what_changed_since_the_last_look(shell: Shell) -> None:
     shell.stack.mib.OutOfWindowIcmps += 1
     run(shell, "nstat | grep TcpExtOutOfWindowIcmps > /dev/null")
@@ -102,7 +111,8 @@ def test_sleep_takes_virtual_time(shell: Shell) -> None:
     "text",
     [
         "curl http://example.com",
-        "tc qdisc add dev tun0 root fq",
+        "tc qdisc add dev tun0 root fq_codel",
+        "tc qdisc add dev tun0 root fq flow_limit few",
         "tc filter add dev tun0",
         "ip link set tun0 down",
         "ethtool -K tun0 rx-vlan-filter off",

@@ -39,6 +39,8 @@ MODULES = (
     ("pytcp.link.aqm", "queues of a bottleneck: CoDel, RED"),
     ("pytcp.link.rates", "rates that vary: functions of time, mahimahi traces"),
     ("pytcp.link.delayed", "completions on time, late, missed"),
+    ("pytcp.link.qdisc.fq", "the fq queueing discipline"),
+    ("pytcp.link.qdisc.htb", "an htb class"),
     ("pytcp.link.pcapng", "captures"),
     ("pytcp.net.stack", "the host: interfaces, addresses, routes"),
     ("pytcp.clock.virtual", "virtual time"),
