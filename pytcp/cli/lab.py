@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import textwrap
@@ -15,7 +16,7 @@ from pytcp.cli.lab_sweep import sweep
 from pytcp.lab import experiment as experiments
 from pytcp.lab.experiment import ExperimentError, Figure, Setting, Table
 from pytcp.lab.record import Record
-from pytcp.lab.runs import Result, file_of, run_all
+from pytcp.lab.runs import Result, file_of, run_all, run_all_real
 from pytcp.tcp import profiles
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def list_(as_json: bool) -> None:
 @click.option("--html", metavar="FILE", default="", help="Write a report: figures, time-sequence graphs, gates, events, queues.")
 @click.option("--record", metavar="FILE", default="", help="Write what happened as JSON lines (for `pytcp lab plot`); with several variants a file for each.")
 @click.option("--pcap", metavar="FILE", default="", help="Record the packets; with several variants a file for each.")
+@click.option("--real", is_flag=True, help="Over a TAP, with this machine's kernel as the peer, where the experiment can. Needs root or user namespaces.")
 @click.option("-j", "processes", type=click.IntRange(1), default=None, help="Variants at a time.  [default: processors]")
 def run(
     name: str,
@@ -95,6 +97,7 @@ def run(
     html: str,
     record: str,
     pcap: str,
+    real: bool,
     processes: int | None,
 ) -> None:
     """Run an experiment: one of `pytcp lab list`, or a file's path.
@@ -109,6 +112,10 @@ def run(
 
     settings = _settings(sets)
     errors = Console(stderr=True)
+    if real:
+        from pytcp.lab import rootless
+
+        rootless.enter()
     try:
         with errors.status(f"{name}: running") as status, tempfile.TemporaryDirectory() as scratch:
             through: list[str] = []
@@ -118,7 +125,9 @@ def run(
                 status.update(f"{name}: {', '.join(through)} done")
 
             kept = record or (f"{scratch}/record.jsonl" if html else "")
-            result = run_all(
+            result = run_all_real(
+                name, variants, profile=profile or "", sets=settings, pcap=pcap, finished=finished
+            ) if real else run_all(
                 name, variants, seed=seed, profile=profile or "", sets=settings, pcap=pcap, record=kept, processes=processes or 0, finished=finished
             )
             if html:
@@ -129,7 +138,7 @@ def run(
     if as_json:
         click.echo(json.dumps(result.as_json(), indent=2, ensure_ascii=False))
     else:
-        show(result, settings)
+        show(result, settings, real)
 
 
 def _report(result: Result, record: str, html: str) -> None:
@@ -149,13 +158,15 @@ def _report(result: Result, record: str, html: str) -> None:
         raise Failed(str(error)) from None
 
 
-def show(result: Result, settings: list[tuple[str, Setting]]) -> None:
-    """Print a result for a person: figures beside the published ones, ratios, tables, and what to make of it."""
+def show(result: Result, settings: list[tuple[str, Setting]], real: bool = False) -> None:
+    """Print a result for a person: figures beside the published ones, ratios, tables, and what to make of it. real: it ran over a TAP."""
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     chosen = result.experiment
     console.print(f"{chosen.name}: {chosen.title}", markup=False)
+    if real:
+        console.print(f"over a TAP, Linux {os.uname().release} as the peer: {chosen.real}", markup=False)
     if settings:
         console.print("with " + ", ".join(f"{key}={value}" for key, value in settings), markup=False)
     console.print()
@@ -169,7 +180,7 @@ def show(result: Result, settings: list[tuple[str, Setting]]) -> None:
             console.print()
             console.print(_plain(table, variant if len(result.outcomes) > 1 else ""))
     for heading, sentences in (("Differences", chosen.differences), ("Fitted", chosen.fitted)):
-        if sentences:
+        if sentences and not real:
             console.print(f"\n{heading}", markup=False)
             for sentence in sentences:
                 click.echo(textwrap.fill(sentence, min(console.width, WIDTH) - 2, initial_indent="- ", subsequent_indent="  "))

@@ -26,7 +26,7 @@ import pkgutil
 import platform
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin
 
@@ -105,6 +105,14 @@ class Settings(NamedTuple):
     profile: str
 
 
+class OverTap(NamedTuple):
+    """How an experiment runs against the kernel (`lab.real`)."""
+
+    run: Callable[..., Awaitable[Figures]]
+    parameters: frozenset[str]
+    sysctls: dict[str, int | str]
+
+
 class Experiment:
     """An experiment; `@experiment(...)` makes it of a function."""
 
@@ -145,6 +153,7 @@ class Experiment:
         self.differences = tuple(differences)
         self.fitted = tuple(fitted)
         self.real = real
+        self.real_run: OverTap | None = None
         self.serial = serial
         self.file = Path(inspect.getfile(run)).resolve()
         self.doc = inspect.getdoc(inspect.getmodule(run)) or ""
@@ -154,6 +163,15 @@ class Experiment:
                 raise ExperimentError(f"{self.name}: there are figures of {variant!r}, which is no variant; {units.nearest(variant, self.variants)}")
         for variant in self.variants:
             self.resolve(variant, ())
+
+    def over_tap(self, *, sysctls: Mapping[str, int | str] | None = None) -> Callable[[Callable[..., Awaitable[Figures]]], OverTap]:
+        """Decorates what `--real` runs: `async def f(real: Real, ...)`, parameters as of the experiment. sysctls: of the kernel's side."""
+
+        def decorate(run: Callable[..., Awaitable[Figures]]) -> OverTap:
+            self.real_run = OverTap(run, frozenset(list(inspect.signature(run).parameters)[1:]), dict(sysctls or {}))
+            return self.real_run
+
+        return decorate
 
     @property
     def builtin(self) -> bool:

@@ -79,6 +79,27 @@ def run_all(
     return Result(chosen, seed, profile, {name: done[name] for name in names})
 
 
+def run_all_real(
+    which: str,
+    variants: Sequence[str] = (),
+    *,
+    profile: str = "",
+    sets: Sequence[tuple[str, Setting]] = (),
+    pcap: str = "",
+    finished: Callable[[str], object] = lambda variant: None,
+) -> Result:
+    """Run variants over a TAP, one after the other, as `run_all`. Raises also OSError where there can be no testbed."""
+    from .real import run_real
+
+    chosen = load(which)
+    names = list(dict.fromkeys(variants)) or list(chosen.variants)
+    outcomes = {}
+    for name in names:
+        outcomes[name] = run_real(chosen, name, sets, profile, file_of(pcap, name, len(names)))
+        finished(name)
+    return Result(chosen, 0, profile or chosen.profile, outcomes)
+
+
 def file_of(path: str, variant: str, count: int) -> str:
     """The file of one variant out of `count`: `path` itself for a single one, "" for none."""
     if not path or count == 1:
