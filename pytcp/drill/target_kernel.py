@@ -95,7 +95,7 @@ class KernelTarget:
         interval = sys.getswitchinterval()
         self._stack.callback(sys.setswitchinterval, interval)
         sys.setswitchinterval(SWITCH_S)
-        if _urgent():
+        if urgent():
             self._stack.callback(_ordinary)
         self._worker = Worker(self._ring, self.now)
 
@@ -260,7 +260,7 @@ class KernelTarget:
         return unpack_info(raw)
 
 
-def _urgent() -> bool:
+def urgent() -> bool:
     """The calling thread goes before others, so that a busy machine does not make the script late. Whether it was let."""
     if os.sched_getscheduler(0) != os.SCHED_OTHER:
         return False
@@ -313,7 +313,7 @@ class Worker:
         return pending
 
     def _work(self) -> None:
-        _urgent()
+        urgent()
         while (job := self._jobs.get()) is not None:
             pending, function, args = job
             try:

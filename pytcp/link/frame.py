@@ -96,7 +96,7 @@ class RxBuf:
 class RxFrame:
     """One received frame: `data` starts at the link-layer header."""
 
-    __slots__ = ("data", "gso_type", "gso_size", "csum", "buf")
+    __slots__ = ("data", "gso_type", "gso_size", "csum", "buf", "counted")
 
     def __init__(self, data: memoryview, gso_type: int = GSO_NONE, gso_size: int = 0, csum: int = CSUM_NONE, buf: RxBuf | None = None) -> None:
         self.data = data
@@ -104,6 +104,8 @@ class RxFrame:
         self.gso_size = gso_size
         self.csum = csum
         self.buf = buf  # None: `data` is immutable or private and may simply be kept
+        # whoever merged the super-frame knows of how many segments; a virtio header does not say, and Linux then counts one
+        self.counted = False
 
 
 class Link(Protocol):

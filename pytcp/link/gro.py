@@ -154,6 +154,7 @@ def coalesce(rx: Any, n: int, size: int, link_header: int, res: Any, output: Out
                 frame = RxFrame(memoryview(bytes(data)), gso_type, entry.gso_size, CSUM_UNNECESSARY)
             else:
                 frame = RxFrame(data, gso_type, entry.gso_size, CSUM_UNNECESSARY, buf)
+            frame.counted = True
         done.append(frame)
     return done
 
@@ -267,7 +268,9 @@ def _merged(held: _Held, l2: int) -> RxFrame:
     l4 = l2 + ip_len
     data[l4 + 13] = held.flags
     data[l4 + 16 : l4 + 18] = ones_sum_py(addresses, TCP + l4_len).to_bytes(2, "big")
-    return RxFrame(memoryview(bytes(data)), GSO_TCPV6 if held.v6 else GSO_TCPV4, held.mss, CSUM_UNNECESSARY)
+    merged = RxFrame(memoryview(bytes(data)), GSO_TCPV6 if held.v6 else GSO_TCPV4, held.mss, CSUM_UNNECESSARY)
+    merged.counted = True
+    return merged
 
 
 def coalesce_py(frames: list[RxFrame], link_header: int = ETHERNET) -> list[RxFrame]:

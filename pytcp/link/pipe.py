@@ -112,7 +112,9 @@ class PipeEnd:
             if not gso_size and len(packet) > longest:
                 self.tx_errors += 1
             else:
-                self._way.append((self._arrival(len(packet), frame, gso_size), RxFrame(memoryview(packet), gso_type, gso_size, csum)))
+                received = RxFrame(memoryview(packet), gso_type, gso_size, csum)
+                received.counted = True
+                self._way.append((self._arrival(len(packet), frame, gso_size), received))
 
     def _arrival(self, size: int, frame: TxFrame, gso_size: int) -> int:
         """When the last bit of a frame of `size` bytes, sent behind all others, arrives."""

@@ -235,7 +235,8 @@ class Interface:
                         gso_size = frame.gso_size
                         if gso_size and seg.length > gso_size:
                             seg.gso_size = gso_size
-                            seg.nsegs = -(-seg.length // gso_size)
+                            if frame.counted:
+                                seg.nsegs = -(-seg.length // gso_size)
                         if tos & 3:
                             stack.count_ect(tos, seg.nsegs)
                         else:
@@ -281,7 +282,8 @@ class Interface:
         gso_size = frame.gso_size
         if gso_size and seg.length > gso_size:
             seg.gso_size = gso_size
-            seg.nsegs = -(-seg.length // gso_size)
+            if frame.counted:
+                seg.nsegs = -(-seg.length // gso_size)
         stack.count_ect6(tos, seg.nsegs)
         seg.truesize = rx_truesize(end, seg.length)
         seg.rx = frame.buf

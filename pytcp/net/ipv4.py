@@ -74,6 +74,7 @@ def receive(stack: Stack, dev: Interface, data: bytes, kind: int, frame: RxFrame
     pkt.frag = frag
     pkt.gso_type = frame.gso_type
     pkt.gso_size = frame.gso_size
+    pkt.counted = frame.counted
     pkt.frame_len = len(frame.data)
     if not _classify(stack, pkt):
         return

@@ -80,6 +80,7 @@ def receive(stack: Stack, dev: Interface, data: bytes, kind: int, frame: RxFrame
     pkt.flow = word & 0xFFFFF
     pkt.gso_type = frame.gso_type
     pkt.gso_size = frame.gso_size
+    pkt.counted = frame.counted
     pkt.frame_len = len(frame.data)
     pkt.source_mac = bytes(frame.data[6:12]) if dev.mac else b""
     pkt.dkind = TO_MULTICAST if multicast else TO_US

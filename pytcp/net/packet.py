@@ -49,6 +49,7 @@ class Packet:
         "fragmented",  # it was put together from fragments, or had a fragment header
         "gso_type",
         "gso_size",
+        "counted",
         "frame_len",  # bytes of the frame, for truesize
         "source_mac",
     )
@@ -74,5 +75,6 @@ class Packet:
         self.fragmented = False
         self.gso_type = 0
         self.gso_size = 0
+        self.counted = False  # of how many segments a super-frame is made is known
         self.frame_len = len(data) + 14
         self.source_mac = b""

@@ -403,7 +403,8 @@ class TcpHost:
         seg.ttl = pkt.ttl
         if pkt.gso_size and seg.length > pkt.gso_size:
             seg.gso_size = pkt.gso_size
-            seg.nsegs = -(-seg.length // pkt.gso_size)
+            if pkt.counted:
+                seg.nsegs = -(-seg.length // pkt.gso_size)
         seg.truesize = rx_truesize(pkt.frame_len, seg.length) if pkt.dev.mac or pkt.dev.loopback else bare_rx_truesize(pkt.frame_len)
         iif = self.iif = self.arrival(pkt).index
         key = pkt.src + pkt.dst + _PORTS(seg.sport, seg.dport)

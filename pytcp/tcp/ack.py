@@ -135,7 +135,9 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
     if sk.tlp_high_seq:
         tlp.process_ack(sk, ack, flag, rs)
     rexmit = frto.REXMIT_NONE
+    reneged = False
     if not flag & FLAG_NOT_DUP or flag & FLAG_CA_ALERT or sk.ca_state != CA_OPEN:
+        reneged = sk.sack_reneged
         dupacks = 0
         if not flag & (FLAG_SND_UNA_ADVANCED | FLAG_NOT_DUP | FLAG_DSACKING_ACK):
             dupacks = max(1, seg.nsegs)
@@ -145,7 +147,7 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
     delivered = _newly_delivered(sk, prior_delivered, flag)
     lost = sk.lost - prior_lost
     rs.is_ack_delayed = bool(flag & FLAG_ACK_MAYBE_DELAYED)
-    rate.gen(sk, delivered, lost, bool(flag & FLAG_SACK_RENEGING), rs)
+    rate.gen(sk, delivered, lost, reneged, rs)
     _cong_control(sk, ack, delivered, lost, flag, rs)
     if rexmit:
         retransmit.xmit_recovery(sk, rexmit)
@@ -288,6 +290,8 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, rs: A
             skb.next = None
         queue.qlen -= 1
         sk.wmem_queued -= skb.truesize
+        pages = sk.forward_alloc + skb.truesize
+        sk.forward_alloc = pages if pages < 4096 else pages & 4095
         if skb.slabs:
             skb.free_slabs()
         skb = nxt

@@ -65,7 +65,7 @@ def rcv_space_adjust(sk: Sock) -> None:
     rtt = sk.rcv_rtt_us
     if not rtt:
         return
-    now = sk.mstamp_ns // 1000
+    now = sk.host.now_ns // 1000
     if now - sk.rcvq_time_us < rtt >> 3:
         return
     copied_seq = sk.copied_seq

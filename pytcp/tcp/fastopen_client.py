@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from . import fastopen, handshake, mtu, rack, retransmit, xmit
+from . import fastopen, handshake, memory, mtu, rack, retransmit, xmit
 from .const import ACK, CLOSE, NSEC_PER_SEC, PSH, SYN_SENT
 from .skb import Skb
 
@@ -133,7 +133,7 @@ def _send_with_data(sk: Sock, syn: Skb, state: FastOpen) -> int:
     skb.end_seq = syn.end_seq + size
     skb.pcount = 1
     sk.write_seq = skb.end_seq
-    sk.wmem_queued += skb.truesize
+    memory.charge_send(sk, skb.truesize)
     sk.packets_out += 1
     error = xmit.transmit_skb(sk, skb)
     state.copied = size

@@ -146,6 +146,20 @@ def reserve(sk: Sock, size: int) -> None:
         sk.forward_alloc += -(-missing // PAGE) * PAGE
 
 
+def charge_send(sk: Sock, size: int) -> None:
+    """Send memory comes from the same pages: `size` bytes more wait in the send queues."""
+    sk.wmem_queued += size
+    left = sk.forward_alloc - size
+    sk.forward_alloc = left if left >= 0 else left % PAGE
+
+
+def uncharge_send(sk: Sock, size: int) -> None:
+    """`size` bytes of send memory are free again; whole pages go back to the host."""
+    sk.wmem_queued -= size
+    left = sk.forward_alloc + size
+    sk.forward_alloc = left if left < PAGE else left % PAGE
+
+
 def free_chunk(sk: Sock, chunk: RxChunk) -> None:
     uncharge(sk, chunk.truesize)
     for _, rx in chunk.parts:

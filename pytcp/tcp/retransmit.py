@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import cwnd, ecn, frto, gates, mtu, pacing, prr, rack, sack, timers, tso, tsq, undo, xmit
+from . import cwnd, ecn, frto, gates, memory, mtu, pacing, prr, rack, sack, timers, tso, tsq, undo, xmit
 from . import trace as tracing
 from .const import (
     CA_CWR,
@@ -109,6 +109,7 @@ def _mark_all_lost(sk: Sock) -> None:
     if reneging:
         sk.mib.TCPSACKReneging += 1
         sk.sacked_out = 0
+        sk.sack_reneged = True
     elif not sk.sack_ok:
         sack.reset_reno_sack(sk)
     for skb in sk.rtx_queue:
@@ -416,7 +417,7 @@ def trim_head(sk: Sock, skb: Skb, n: int) -> None:
     skb.seq += n
     skb.length -= n
     skb.truesize -= n
-    sk.wmem_queued -= n
+    memory.uncharge_send(sk, n)
 
 
 def _try_collapse(sk: Sock, skb: Skb, room: int) -> None:
@@ -439,7 +440,7 @@ def _try_collapse(sk: Sock, skb: Skb, room: int) -> None:
         skb.eor = nxt.eor
         skb.sacked |= nxt.sacked & EVER_RETRANS
         skb.truesize += nxt.length
-        sk.wmem_queued += nxt.length - nxt.truesize
+        memory.uncharge_send(sk, nxt.truesize - nxt.length)
         if nxt.slabs:
             skb.share_slabs(nxt)
             nxt.free_slabs()

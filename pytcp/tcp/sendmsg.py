@@ -91,7 +91,8 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
                 if queue.head is None:
                     gates.idle(sk)
                 if done:
-                    return done
+                    # a program that does not wait is let go through the end of the call, which pushes, too
+                    break
                 raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
             skb = Skb(sk.write_seq, ACK, base)
             entail(sk, skb)
@@ -110,6 +111,8 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
         skb.length += copy
         skb.truesize += copy
         sk.wmem_queued += copy
+        pages = sk.forward_alloc - copy
+        sk.forward_alloc = pages if pages >= 0 else pages & 4095
         sk.write_seq += copy
         skb.end_seq += copy
         skb.pcount = 0
@@ -141,6 +144,8 @@ def entail(sk: Sock, skb: Skb) -> None:
     skb.seq = skb.end_seq = sk.write_seq
     sk.write_queue.append(skb)
     sk.wmem_queued += skb.truesize
+    pages = sk.forward_alloc - skb.truesize
+    sk.forward_alloc = pages if pages >= 0 else pages & 4095
     if sk.nonagle & NAGLE_PUSH:
         sk.nonagle &= ~NAGLE_PUSH
     if not sk.packets_out:

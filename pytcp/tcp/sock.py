@@ -134,7 +134,7 @@ class Sock:
         # --- send sequence (xmit, ack, api, close, handshake, request, timewait, established, probe0, push, sendmsg, fastopen, fastopen_client, zerocopy) ---
         "iss", "snd_una", "snd_nxt", "write_seq", "pushed_seq", "snd_sml", "snd_up", "snd_wnd", "max_window", "snd_wl1", "snd_wscale",
         # --- send memory (sendmsg, xmit, listen, poll, sockopt, sockopt_kinds, sockopt_tcp, ack, mtu, retransmit, tso, tsq, fastopen_client, zerocopy) ---
-        "write_queue", "rtx_queue", "tsorted", "sndbuf", "wmem_queued", "wmem_alloc", "sndbuf_locked", "nospace", "notsent_lowat",
+        "write_queue", "rtx_queue", "tsorted", "sndbuf", "wmem_alloc", "sndbuf_locked", "nospace", "notsent_lowat",
         "nonagle", "tsq_throttled", "slab", "slab_used", "size_goal_segs",
         # --- segment size (mtu, handshake, listen, options, request, sockopt_tcp, fastopen_client) ---
         "mss_cache", "mss_clamp", "advmss", "user_mss", "pmtu_cookie", "tcp_header_len", "gso_max_size", "gso_max_segs", "mtu_probe",
@@ -148,7 +148,7 @@ class Sock:
         "srtt_us", "mdev_us", "mdev_max_us", "rttvar_us", "rtt_seq", "rto_ns", "rto_min_us", "rto_max_ns", "rtt_min", "min_rtt_us", "backoff", "retransmits",
         # --- RACK, TLP, F-RTO (rack, tlp, frto, request, ack, prr, retransmit, sack, timers, undo) ---
         "rack_mstamp_us", "rack_rtt_us", "rack_end_seq", "rack_advanced", "rack_reo_wnd_steps", "rack_reo_wnd_persist", "rack_dsack_seen",
-        "rack_last_delivered", "tlp_high_seq", "tlp_retrans", "frto", "total_rto", "total_rto_recoveries", "total_rto_time_ms", "rto_stamp",
+        "rack_last_delivered", "tlp_high_seq", "tlp_retrans", "frto", "sack_reneged", "total_rto", "total_rto_recoveries", "total_rto_time_ms", "rto_stamp",
         # --- delivery rate (rate) ---
         "first_tx_us", "delivered_us", "rate_delivered", "rate_interval_us", "rate_app_limited",
         # --- pacing (pacing, handshake, listen, sockopt, timers, xmit, cong) ---
@@ -157,8 +157,10 @@ class Sock:
         "ecn_flags", "received_ecn",
         # --- receive sequence (established, reassembly, recv, rwnd, urgent, handshake, request, fastopen) ---
         "irs", "rcv_nxt", "copied_seq", "rcv_wup", "rcv_wnd", "rcv_wscale", "urg_data", "urg_seq", "oob_byte",
+        # --- memory queued to be sent, and the pages both ways share (sendmsg, ack, memory, tso, established, reassembly) ---
+        "wmem_queued", "forward_alloc",
         # --- receive queues and memory (established, reassembly, recv, memory, rwnd, drs, sockopt, listen) ---
-        "receive_queue", "ofo_queue", "rcvbuf", "rcvbuf_locked", "rmem_alloc", "forward_alloc", "rcvlowat", "rx_opt_oobinline", "peek_off",
+        "receive_queue", "ofo_queue", "rcvbuf", "rcvbuf_locked", "rmem_alloc", "rcvlowat", "rx_opt_oobinline", "peek_off",
         # --- header prediction, time of the last event (input, established, reassembly, memory, rwnd, urgent, delack, sack_send, handshake, ack) ---
         "pred", "mstamp_ns",
         # --- receive window (rwnd, drs, established, memory, handshake, request, sockopt_tcp) ---
@@ -304,7 +306,7 @@ class Sock:
         self.rttvar_us = 0
         self.rtt_seq = 0
         self.rto_ns = 1_000_000_000
-        self.rto_min_us = sysctl.tcp_rto_min_us
+        self.rto_min_us = -(-sysctl.tcp_rto_min_us * 1000 // sysctl.tick_ns) * sysctl.tick_ns // 1000  # whole ticks, as the kernel keeps it
         self.rto_max_ns = sysctl.tcp_rto_max_ms * 1_000_000
         self.rtt_min: Any = None  # windowed minimum, made with the first sample
         self.min_rtt_us = 0xFFFFFFFF  # its value; all ones before the first sample
@@ -322,6 +324,7 @@ class Sock:
         self.tlp_high_seq = 0
         self.tlp_retrans = False
         self.frto = False
+        self.sack_reneged = False  # the peer took SACKs back: no delivery rates until this Loss is over
         self.total_rto = 0
         self.total_rto_recoveries = 0
         self.total_rto_time_ms = 0

@@ -77,8 +77,12 @@ def fire(sk: Sock) -> None:
     sk.heap_when = NEVER
     now = sk.host.now_ns
     if sk.delack_deadline <= now:
-        sk.delack_deadline = NEVER
-        delack.timer(sk)
+        # of two timers of one tick the one armed last comes first, of two levels of the wheel the coarser
+        if sk.rtx_deadline <= now and rtx_expiry(sk) <= now and (~sk.rtx_armed_ns > sk.lrcvtime_ns or sk.rtx_delay_ns > 62 * sk.sysctl.tick_ns):
+            _rtx_timer(sk)
+        if sk.delack_deadline <= now:
+            sk.delack_deadline = NEVER
+            delack.timer(sk)
     if sk.compressed_ack_deadline <= now:
         sk.compressed_ack_deadline = NEVER
         sack_send.compressed_timer(sk)
@@ -131,7 +135,7 @@ def rtx_expiry(sk: Sock) -> int:
     """The exact time the running retransmission timer fires, ns (NEVER when it is not running)."""
     if sk.rtx_armed_ns >= 0:
         sk.rtx_deadline = _wheel(sk.rtx_armed_ns, sk.rtx_delay_ns, sk.sysctl.tick_ns)
-        sk.rtx_armed_ns = -1
+        sk.rtx_armed_ns = ~sk.rtx_armed_ns  # worked out
     return sk.rtx_deadline
 
 

@@ -123,6 +123,8 @@ def fragment(sk: Sock, skb: Skb, n: int, mss: int) -> Skb:
     skb.length = n
     skb.truesize -= rest
     sk.wmem_queued += base
+    pages = sk.forward_alloc - base
+    sk.forward_alloc = pages if pages >= 0 else pages & 4095
     skb.frags, new.frags = split_frags(skb.frags, n)
     if skb.slabs:
         new.share_slabs(skb)

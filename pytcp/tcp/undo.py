@@ -82,6 +82,7 @@ def try_undo_recovery(sk: Sock) -> bool:
         return True
     retransmit.set_ca_state(sk, CA_OPEN)
     sk.frto = False
+    sk.sack_reneged = False
     return False
 
 
@@ -109,6 +110,7 @@ def try_undo_loss(sk: Sock, frto_undo: bool) -> bool:
     if frto_undo or sk.sack_ok:
         retransmit.set_ca_state(sk, CA_OPEN)
         sk.frto = False
+        sk.sack_reneged = False
     return True
 
 

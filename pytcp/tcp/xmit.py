@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from . import cwnd, delack, ecn, fastopen_client, gates, mtu, options, pacing, push, rate, retransmit, rwnd, sendmsg, timers, tlp, tso, tsq
+from . import cwnd, delack, ecn, fastopen_client, gates, memory, mtu, options, pacing, push, rate, retransmit, rwnd, sendmsg, timers, tlp, tso, tsq
 from . import trace as tracing
 from .chrono import BUSY, RWND_LIMITED
 from .chrono import start as chrono_start
@@ -221,7 +221,7 @@ def _grow(sk: Sock, skb: Skb, want: int) -> None:
         skb.flags |= nxt.flags & (FIN | PSH)
         skb.eor = nxt.eor
         skb.end_seq = nxt.end_seq
-        sk.wmem_queued -= nxt.truesize - take
+        memory.uncharge_send(sk, nxt.truesize - take)
         sk.write_queue.remove(nxt)
         if nxt.slabs:
             skb.share_slabs(nxt)
@@ -432,7 +432,7 @@ def send_syn(sk: Sock, flags: int) -> int:
     sk.snd_up = sk.iss
     sk.snd_nxt = sk.iss
     sk.write_seq = sk.pushed_seq = sk.iss + 1
-    sk.wmem_queued += skb.truesize
+    memory.charge_send(sk, skb.truesize)
     sk.retrans_stamp = sk.host.now_ns // 1_000_000
     sk.rtx_queue.append(skb)
     sk.packets_out = 1
@@ -454,7 +454,7 @@ def send_fin(sk: Sock) -> None:
         skb.end_seq = sk.write_seq + 1
         sk.write_seq += 1
         sk.write_queue.append(skb)
-        sk.wmem_queued += skb.truesize
+        memory.charge_send(sk, skb.truesize)
         if not sk.packets_out:
             chrono_start(sk, BUSY)
     push_pending_frames(sk, mtu.current_mss(sk), NAGLE_OFF)
@@ -462,7 +462,7 @@ def send_fin(sk: Sock) -> None:
 
 def free_skb(sk: Sock, skb: Skb) -> None:
     """Release an acknowledged (or dropped) skb's memory."""
-    sk.wmem_queued -= skb.truesize
+    memory.uncharge_send(sk, skb.truesize)
     if skb.slabs:
         skb.free_slabs()
 

@@ -18,8 +18,7 @@ ACK, FIN, RST, SYN, PSH = const.ACK, const.FIN, const.RST, const.SYN, const.PSH
 
 @pytest.mark.parametrize("name", cases("random_states*", "p02*", "x01*", "e01*"))
 def test_every_state_answers_hostile_segments_as_the_kernel_does(name: str) -> None:
-    # TCPHPHits depends on send memory, which is not modelled
-    run = replay(name, frozenset({"TCPHPHits"}))
+    run = replay(name)
     assert run.differences == []
 
 

@@ -18,8 +18,7 @@ DAY_NS = 86_400_000 * MS
 
 @pytest.mark.parametrize("name", cases("random_paws*"))
 def test_old_and_new_timestamps_are_judged_as_the_kernel_judges_them(name: str) -> None:
-    # TCPHPHits depends on send memory, which is not modelled
-    run = replay(name, frozenset({"TCPHPHits"}))
+    run = replay(name)
     assert run.differences == []
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytcp.tcp import const, input, memory, recv
+from pytcp.tcp import const, input, memory, recv, sendmsg
 from pytcp.tcp.sock import Sock
 
 from .harness import MS, FakeHost, established, segment
@@ -27,8 +27,8 @@ def receiver(**fields: Any) -> tuple[Sock, FakeHost]:
     return sk, host
 
 
-def hear(sk: Sock, size: int, seq: int | None = None, truesize: int = 0) -> None:
-    seg = segment(sk, seq=seq, payload=bytes(size))
+def hear(sk: Sock, size: int, seq: int | None = None, truesize: int = 0, ack: int | None = None) -> None:
+    seg = segment(sk, seq=seq, payload=bytes(size), ack=ack)
     if truesize:
         seg.truesize = truesize
     input.receive(sk, seg)
@@ -126,6 +126,27 @@ def test_a_segment_that_needs_a_new_page_leaves_the_fast_path() -> None:
         hear(sk, 1460)
     assert sk.mib.TCPHPHits == 12
     assert sk.forward_alloc == 11 * 4096 - sk.rmem_alloc
+
+
+def test_send_memory_leaves_room_for_received_segments_in_its_pages() -> None:
+    """1219 bytes written cost 832 + 1219 of a page of 4096: a segment of 702 (truesize 1408) fits into the rest and takes the
+    fast path, which does not look at the receive buffer; the next one finds no room (measured on 6.18)."""
+    sk, _ = receiver(mss=1000, pred=True, rcv_mss=1000)
+    sendmsg.sendmsg(sk, bytes(1219))
+    assert sk.forward_alloc == 4096 - (832 + 1219)
+    sk.rcvbuf = sk.rmem_alloc - 1
+    hear(sk, 702, ack=1)
+    assert (sk.mib.TCPHPHits, sk.rmem_alloc, sk.forward_alloc) == (1, 1408, 637)
+    hear(sk, 702, ack=1)
+    assert sk.mib.TCPHPHits == 1
+
+
+def test_acknowledged_data_gives_whole_pages_back() -> None:
+    sk, _ = receiver(mss=1000, pred=True)
+    sendmsg.sendmsg(sk, bytes(9000))
+    assert sk.wmem_queued + sk.forward_alloc == 3 * 4096
+    hear(sk, 10)
+    assert (sk.wmem_queued, sk.forward_alloc + sk.rmem_alloc) == (0, 4096)
 
 
 def test_a_reader_that_keeps_up_gives_all_pages_back() -> None:

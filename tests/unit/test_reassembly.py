@@ -20,8 +20,7 @@ from .receive_replay import cases, host_of, replay
 
 @pytest.mark.parametrize("name", cases("random_ofo*", "random_mix*"))
 def test_holes_overlaps_and_repetitions_are_answered_as_the_kernel_answers_them(name: str) -> None:
-    # TCPHPHits depends on send memory, which is not modelled
-    run = replay(name, frozenset({"TCPHPHits"} if "mix" in name else ()))
+    run = replay(name)
     assert run.differences == []
     assert run.compared > 10
 

@@ -182,6 +182,27 @@ def test_a_reneging_peer_gets_a_grace_of_half_a_round_trip() -> None:
     assert (sk.mib.TCPSACKReneging, sk.sacked_out, sk.lost_out) == (1, 0, 9)
 
 
+def test_a_peer_that_took_sacks_back_gives_no_delivery_rates_until_the_loss_is_over() -> None:
+    """Measured: tcp_info's delivery_rate stays what it was before, over several partial ACKs."""
+    sk, host = flight(10)
+    host.advance(20 * MS)
+    ack(sk, 0, (1, 10))
+    ack(sk, 1)
+    before = (sk.rate_delivered, sk.rate_interval_us)
+    host.advance(30 * MS)
+    assert sk.ca_state == const.CA_LOSS
+    for upto in (2, 4, 10):
+        host.advance(20 * MS)
+        ack(sk, upto)
+        assert (sk.rate_delivered, sk.rate_interval_us) == before, upto
+    assert sk.ca_state == const.CA_OPEN
+    sk.rate_delivered = 0  # any sample is an improvement
+    sendmsg.sendmsg(sk, bytes(MSS))
+    host.advance(25 * MS)
+    ack(sk, 11)
+    assert sk.rate_interval_us == 25_000
+
+
 # ---------------------------------------------------------------- how it is resent
 
 

@@ -98,6 +98,17 @@ def test_rto_min_and_rto_max_are_the_sockets() -> None:
     assert sk.rto_ns == 1_000 * MS
 
 
+@pytest.mark.parametrize(("sysctl_us", "min_us", "rto_ms"), [(50_000, 52_000, 60), (52_000, 52_000, 60), (200_000, 200_000, 208)])
+def test_rto_min_is_kept_in_whole_ticks(sysctl_us: int, min_us: int, rto_ms: int) -> None:
+    """HZ 250: 50 ms is 13 ticks, so with a round trip of 5073 us the RTO is 60 ms, not 56 (measured on 6.18)."""
+    host = FakeHost()
+    host.sysctl.tcp_rto_min_us = sysctl_us
+    sk = make_sock(host)
+    rtt.rtt_estimator(sk, 5073)
+    rtt.set_rto(sk)
+    assert (sk.rto_min_us, sk.rto_ns) == (min_us, rto_ms * MS)
+
+
 def test_a_valid_sample_ends_the_backoff() -> None:
     sk = make_sock(backoff=3, rto_ns=1600 * MS)
     rtt.sample(sk, False, 40_000, 38_000)

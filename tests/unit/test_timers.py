@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytcp.tcp import const, sendmsg, timers
+from pytcp.tcp import const, input, sendmsg, timers
 from pytcp.tcp.sock import NEVER
 
-from .harness import MS, FakeHost, established, make_sock
+from .harness import MS, FakeHost, established, make_sock, segment
 
 TICK = 4 * MS
 
@@ -105,3 +105,33 @@ def test_a_cleared_timer_does_not_fire() -> None:
     timers.clear_rtx(sk)
     host.advance(1000 * MS)
     assert (host.sent, sk.rtx_deadline, sk.pending) == ([], NEVER, const.PENDING_NONE)
+
+
+@pytest.mark.parametrize("data_first", [True, False])
+def test_of_two_timers_of_one_tick_the_one_armed_last_fires_first(data_first: bool) -> None:
+    """A retransmission that comes first carries the delayed ACK; else both leave (measured on 6.18)."""
+    host = FakeHost()
+    sk = established(host, srtt_us=20_000, pingpong=1, ato_jiffies=10, rcv_wnd=60000)
+    sendmsg.sendmsg(sk, bytes(500))
+    host.take()
+    host.advance(MS // 2)
+
+    def hear() -> None:
+        host.advance(1000)
+        input.receive(sk, segment(sk, payload=bytes(100), ack=1))
+
+    if data_first:
+        hear()
+        expiry = sk.delack_deadline
+    else:
+        # nothing else moves in between, so the same delay counts from the same tick
+        expiry = timers.expiry(sk, 40 * MS)
+    delay = next(d * MS for d in range(4, 100, 4) if timers.expiry(sk, d * MS) == expiry)
+    host.advance(1000)
+    timers.arm_retrans(sk, delay)
+    if not data_first:
+        hear()
+        assert sk.delack_deadline == expiry
+    host.take()
+    host.advance_to(expiry)
+    assert [s.length for s in host.take()] == ([500] if data_first else [0, 500])

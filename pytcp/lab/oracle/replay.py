@@ -1,0 +1,281 @@
+"""pytcp in virtual time is given what a run on the kernel was given, at the same instants.
+
+Whatever the recorded run's peer and program did happens again when it happened; the host's frames,
+results and states are collected as a run of the same form, so that both can be compared event by event.
+Ticks and the timer wheel stand as the kernel's stood (`clock_us`, `jiffies` of the recording), so times
+can be compared, too. Where a class held frames back, a frame of ours leaves when one of the kernel's left.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any
+
+from pytcp.clock.heap import NEVER
+
+from . import frames
+from .compare import Difference
+from .frames import M32, PEER_ISN, HostFrame
+from .script import moved
+from .stack_side import VirtualSide
+
+TICK_NS = 4_000_000
+# from the stamp of an event to the moment the kernel acted on it, us
+LATENCY_US = {"ack": 9, "data": 9, "write": 4, "read": 3, "sockopt": 2, "shutdown": 3}
+SOON_US = 80  # a frame this soon after an event was caused by it, and shows when the kernel acted
+LATE_NS = 150_000  # a timer of the kernel's that made a frame was at most so late
+STAMP_US = 3  # from then to the frame's time stamp
+HOST_EVENTS = ("frame", "reply")
+CAUSES = ("ack", "data", "write", "read", "sockopt", "shutdown")
+TAIL_US = 2000  # frames may come so much later than the recording's last event
+
+
+class Replay:
+    """One run, again."""
+
+    def __init__(self, workload: dict[str, Any], run: dict[str, Any], shift_us: int = 0, align: bool = True, late: bool = False, phase: int = 0) -> None:
+        self.late = late
+        self.shift_us = shift_us
+        self.align = align
+        self.config: dict[str, Any] = workload["config"]
+        self.run_data = run
+        handshake = run["handshake"]
+        clock_ns = handshake.get("clock_us", 0) * 1000
+        jiffies = handshake.get("jiffies", 1 << 16) & 0xFFFFF
+        # the same place in a tick, and the same place of the tick in the wheel
+        self.zero_ns = (1 << 20 | jiffies) * TICK_NS + clock_ns % TICK_NS
+        self.rtt_ns = handshake["rtt"] * 1000
+        self.side = VirtualSide(self.config, self.zero_ns + LATENCY_US["ack"] * 1000 - self.rtt_ns)
+        # BBR begins PROBE_BW at random; what else is drawn does not show
+        self.side.stack.random32 = lambda: (phase << 32) // 7 + 1  # type: ignore[method-assign]
+        self.events: list[dict[str, Any]] = []
+        self.shift = self.config.get("wscale") or 0
+        self.ts_on = False
+        self.scale = 0
+        self.highest = 0
+        self.released = 0
+        self.sent_ns = [] if self.config.get("htb") else [self.zero_ns + e["t"] * 1000 for e in run["events"] if e["ev"] in HOST_EVENTS]
+
+    def run(self) -> dict[str, Any]:
+        """The same run on pytcp."""
+        side = self.side
+        with side:
+            self._open()
+            before = side.counters()
+            for i, event in enumerate(self.run_data["events"]):
+                kind = event["ev"]
+                when_ns = self.zero_ns + self._when_us(i, event) * 1000
+                if side.held is not None and kind in CAUSES:
+                    side.held.free = self._at_once(i, event)
+                if self.late:
+                    self._postpone(i, when_ns)
+                self._late_timers()
+                if kind in HOST_EVENTS:
+                    side.fire_late(when_ns - LATE_NS, when_ns - STAMP_US * 1000)
+                side.run_until(when_ns)
+                self._take()
+                if kind in HOST_EVENTS:
+                    # those that left at once have gone already
+                    self.released += 1
+                    if side.held is not None:
+                        side.held.free = 0
+                    if self.released > len([e for e in self.events if e["ev"] in HOST_EVENTS]):
+                        side.release()
+                else:
+                    getattr(self, "_" + kind)(event)
+                self._take()
+            last = self.run_data["events"][-1]["t"] if self.run_data["events"] else 0
+            after = side.counters()
+            missing = sum(event["ev"] in HOST_EVENTS for event in self.run_data["events"]) - sum(event["ev"] in HOST_EVENTS for event in self.events)
+            if missing > 0 and side.held is None:
+                side.run_until(self.zero_ns + (last + TAIL_US) * 1000)
+                self._take()
+        return {"handshake": self.handshake, "counters": moved(before, after), "events": self.events}
+
+    def _late_timers(self) -> None:
+        """High-resolution timers fire as late as the kernel's did: it takes a while to wake a processor."""
+        sk = self.side.sk
+        for name in ("pacing_deadline", "compressed_ack_deadline"):
+            due = getattr(sk, name)
+            if due == NEVER:
+                continue
+            at = bisect_right(self.sent_ns, due)
+            if at < len(self.sent_ns) and self.sent_ns[at] <= due + LATE_NS:
+                setattr(sk, name, max(due, self.sent_ns[at] - STAMP_US * 1000))
+
+    def _postpone(self, i: int, when_ns: int) -> None:
+        """Timers of ticks at which the kernel sent nothing, up to the next event, come a tick later: the machine kept time on another processor."""
+        heap = self.side.heap
+        event = self.run_data["events"][i]
+        # a frame that leaves a class says nothing of when it was sent
+        caused = event["ev"] in HOST_EVENTS and not self.config.get("htb")
+        sent_ns = self.zero_ns + event["t"] * 1000 if caused else NEVER
+        while (due := heap.next_deadline()) is not None and due <= when_ns:
+            if due % TICK_NS or -20_000 <= sent_ns - due <= 1_000_000 or not heap.postpone(TICK_NS):
+                self.side.run_until(due)
+                self._take()
+            elif self.side.sk.heap_when == due:
+                self.side.sk.heap_when += TICK_NS
+
+    def _when_us(self, i: int, event: dict[str, Any]) -> int:
+        """When the kernel acted on an event."""
+        t: int = event["t"]
+        kind = event["ev"]
+        latency = LATENCY_US.get(kind)
+        if latency is None:
+            return t
+        if self.align and not self.config.get("htb") and (effect := self._effect(i)) is not None:
+            until = event.get("t_end", t + SOON_US)
+            caused: int = effect["t"]
+            # unless a high-resolution timer sent it
+            sk = self.side.sk
+            due = min(sk.pacing_deadline, sk.compressed_ack_deadline)
+            if t < caused <= until and not self.zero_ns + t * 1000 <= due < self.zero_ns + caused * 1000:
+                return max(t + 1, caused - STAMP_US - self.shift_us)
+        return t + max(latency - self.shift_us, 1)
+
+    def _effect(self, i: int) -> dict[str, Any] | None:
+        """The host's next frame, if nothing else could have caused it."""
+        for later in self.run_data["events"][i + 1 :]:
+            if later["ev"] in HOST_EVENTS:
+                return dict(later)
+            if later["ev"] in CAUSES:
+                return None
+        return None
+
+    def _at_once(self, i: int, event: dict[str, Any]) -> int:
+        """How many frames the class let pass while the kernel was still busy with this event."""
+        until = event.get("t_end", event["t"] + 25)
+        count = 0
+        for later in self.run_data["events"][i + 1 :]:
+            if later["ev"] not in HOST_EVENTS or later["t"] > until:
+                break
+            count += 1
+        return count
+
+    def _open(self) -> None:
+        side = self.side
+        config = self.config
+        side.connect()
+        syn = next(frame for frame in side.frames() if "S" in frame.flags)
+        self.iss, self.port = syn.seq, syn.port
+        self.first_ts = syn.ts[0] if syn.ts else 0
+        self.ts_on = bool(config.get("ts")) and syn.ts is not None
+        side.run_until(self.zero_ns + LATENCY_US["ack"] * 1000)
+        options = struct.pack("!BBH", 2, 4, config["mss"])
+        if config.get("sack"):
+            options += b"\x01\x01\x04\x02"
+        if self.ts_on:
+            options += b"\x01\x01" + struct.pack("!BBII", 8, 10, self.run_data["handshake"].get("tsval", 1) & M32, self.first_ts)
+        if config.get("wscale") is not None:
+            options += b"\x01" + bytes((3, 3, self.shift))
+            self.scale = syn.wscale or 0
+        side.inject(*frames.build(self.port, PEER_ISN, self.iss + 1, "S.", min(config["win"], 65535), options))
+        side.frames()
+        info = side.info()
+        self.mss = info["snd_mss"]
+        self.handshake = {name: info[name] for name in ("rtt", "min_rtt", "rto", "pacing_rate", "snd_mss", "snd_cwnd", "sndbuf")}
+        if config.get("htb"):
+            side.hold()
+
+    def _take(self) -> None:
+        for frame in self.side.frames():
+            self._arrived(frame)
+
+    def _arrived(self, frame: HostFrame) -> None:
+        frame = frame._replace(t_us=frame.t_us - self.zero_ns // 1000)
+        event = frames.describe(frame, self.iss, self.scale)
+        if event["ev"] == "frame":
+            if event["seq"][0] < self.highest:
+                event["rtx"] = True
+            self.highest = max(self.highest, event["seq"][1] + ("F" in frame.flags))
+        self.events.append(event)
+
+    def _segment(self, event: dict[str, Any], seq: int, ack: int, flags: str, payload: bytes, gso: int) -> None:
+        ts = None
+        if self.ts_on:
+            val, age = event["ts"]
+            ts = (val, self.first_ts + age)
+        blocks = [(self.iss + 1 + a, self.iss + 1 + b) for a, b in event.get("sack", [])]
+        window = min(event["win"] >> self.shift, 65535)
+        self.side.inject(*frames.build(self.port, PEER_ISN + 1 + seq, self.iss + 1 + ack, flags, window, frames.options(ts, blocks), payload, gso))
+
+    def _ack(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+        self._segment(event, event.get("seq", 0), event["ack"], event.get("flags", "."), b"", 0)
+
+    def _data(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+        start, end = event["seq"]
+        self._segment(event, start, event["ack"], event["flags"], bytes(end - start), event.get("gso_size", 0))
+
+    def _write(self, event: dict[str, Any]) -> None:
+        ours = dict(event)
+        self.events.append(ours)
+        ours["ret"] = self.side.write(event["n"], tuple(word for word in event.get("flags", "").split("|") if word))
+
+    def _read(self, event: dict[str, Any]) -> None:
+        ours = dict(event)
+        self.events.append(ours)
+        ours["ret"] = self.side.read(event["n"])
+
+    def _sockopt(self, event: dict[str, Any]) -> None:
+        ours = dict(event)
+        ours.pop("ret", None)
+        self.events.append(ours)
+        result = self.side.setsockopt(event["name"], event["val"])
+        if result != 0:
+            ours["ret"] = result
+
+    def _shutdown(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+        self.side.shutdown()
+
+    def _writable(self, event: dict[str, Any]) -> None:
+        self.events.append(event | {"val": int(self.side.writable())})
+
+    def _readable(self, event: dict[str, Any]) -> None:
+        self.events.append(event | {"val": int(self.side.readable())})
+
+    def _info(self, event: dict[str, Any]) -> None:
+        info = self.side.info()
+        self.events.append({name: info.get(name, value) for name, value in event.items()})
+
+    _hostmem = _info
+
+    def _released(self, event: dict[str, Any]) -> None:
+        self._info(event)
+
+
+# shift_us, align, late
+VARIANTS = (
+    (0, True, False), (0, False, False), (3, True, False), (-4, True, False), (6, False, False), (-10, True, False), (-20, True, False), (-12, False, False),
+    (0, True, True), (0, False, True),
+)  # fmt: skip
+
+
+def replay(workload: dict[str, Any], run: dict[str, Any], shift_us: int = 0, align: bool = True, late: bool = False, phase: int = 0) -> dict[str, Any]:
+    """A recorded run's twin on pytcp, in virtual time.
+
+    shift_us: act so much earlier than the kernel seems to have. align: a frame right behind an event says when that was.
+    late: timers come a tick later where the kernel sent nothing. phase: of BBR's gain cycle, 0 to 6."""
+    return Replay(workload, run, shift_us, align, late, phase).run()
+
+
+def best(workload: dict[str, Any], run: dict[str, Any], judge: Callable[[dict[str, Any]], list[Difference]]) -> tuple[dict[str, Any], list[Difference]]:
+    """The twin that agrees longest of a few that differ by microseconds, and its differences.
+
+    A recording does not say to the microsecond when the kernel acted, and sizes follow round-trip times of microseconds."""
+    found: tuple[dict[str, Any], list[Difference]] | None = None
+    variants = VARIANTS if workload["config"].get("cc") != "bbr" else [(0, True, late, phase) for late in (False, True) for phase in range(7)]
+    for variant in variants:
+        twin = replay(workload, run, *variant)
+        differences = judge(twin)
+        if not differences:
+            return twin, []
+        if found is None or differences[0].at_us > found[1][0].at_us:
+            found = twin, differences
+    assert found is not None
+    return found
