@@ -15,7 +15,7 @@ import errno
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from . import fastopen_client, icmp_err, mtu, push, sendmsg, xmit
+from . import fastopen_client, icmp_err, memory, mtu, push, sendmsg, xmit
 from .const import ACK, MSG_EOR, MSG_MORE, MSG_OOB, NAGLE_PUSH, POLLERR, PSH
 from .skb import Skb
 from .sockopt import SO_ZEROCOPY
@@ -154,7 +154,7 @@ def _queue(sk: Sock, pieces: list[memoryview], flags: int, held: Held) -> int:
         charge = -(-size // PAGE) * PAGE
         skb.length += size
         skb.truesize += charge
-        sk.wmem_queued += charge
+        memory.charge_send(sk, charge)
         sk.write_seq += size
         skb.end_seq += size
         skb.pcount = 0
