@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from pytcp.link.aqm import CoDel, Red
 from pytcp.link.delayed import Delayed
@@ -33,6 +33,12 @@ __all__ = ["CoDel", "Completions", "Delayed", "Impairment", "Receive", "Red", "T
 
 Completions = str | Delayed  # modes of `link.txring`
 Receive = Literal["super", "segments", "gro"]
+
+
+class Joined(Protocol):
+    """Something between hosts that has queues: a `Wire`, a `dumbbell.Dumbbell`."""
+
+    def queues(self) -> Iterable[Row]: ...
 
 
 class Wire:

@@ -46,7 +46,7 @@ class World:
         self.heap = self.runtime.heap
         self.heap.now_ns = START  # hosts have been up: 0 stands for "never" in a kernel's time stamps
         self.hosts: dict[str, Host] = {}
-        self.wires: list[wires.Wire] = []
+        self.wires: list[wires.Joined] = []
         self.tables: list[Table] = []
         self.record = record
         self._sysctls = list(sysctls)

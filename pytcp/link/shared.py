@@ -38,6 +38,7 @@ class Port:
         self._out = Direction(heap, access, 0, self._leave)
         self._in = Direction(heap, access, 0, self._to_stack)
         self._batch: list[bytes] = []
+        self.refused = 0  # packets that an attached device did not take
 
     def fileno(self) -> int:
         return -1
@@ -67,7 +68,7 @@ class Port:
 
         def written(packets: list[bytes]) -> None:
             taken = device.send([TxFrame(packet, (), len(packet)) for packet in packets])
-            self._in.counters.refused += len(packets) - taken
+            self.refused += len(packets) - taken
 
         device.rx = received
         device.rx_end = ended
