@@ -184,7 +184,7 @@ def test_the_packets_and_the_record_of_each_variant(own: Path, tmp_path: Path) -
 
 
 def test_the_five_are_listed_with_what_may_be_set() -> None:
-    assert names() == ["autocork-nodelay", "hystart-reset", "push-barrier", "scaling-ratio", "tso-autosizing"]
+    assert names() == ["autocork-nodelay", "fairness", "hystart-reset", "push-barrier", "scaling-ratio", "tso-autosizing"]
     text = cli("list").stdout
     for name in names():
         chosen = load(name)
