@@ -23,6 +23,7 @@ WHY: Mapping[str, str] = {
     "nagle-tail": "#ec4899",
     "urgent": "#84cc16",
     "probe": "#eab308",
+    "mtu-probe": "#ca8a04",
     "mss": "#a16207",
     "again": "#b45309",
     "tlp": "#f97316",

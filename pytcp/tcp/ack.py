@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import challenge, cwnd, ecn, frto, mtu, pacing, paws, probe0, prr, rack, rate, reassembly, retransmit, rtt, sack, timers, tlp, tso, undo
+from . import challenge, cwnd, ecn, frto, mtu, mtu_probe, pacing, paws, probe0, prr, rack, rate, reassembly, retransmit, rtt, sack, timers, tlp, tso, undo
 from . import trace as tracing
 from .chrono import BUSY
 from .chrono import stop as chrono_stop
@@ -332,6 +332,8 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, rs: A
 
     if flag & FLAG_ACKED:
         flag |= FLAG_SET_XMIT_TIMER
+        if sk.mtu_probe is not None and sk.mtu_probe.size and sk.mtu_probe.end_seq <= una:
+            mtu_probe.succeeded(sk)
         if not sack_ok:
             sack.remove_reno_sacks(sk, pkts_acked)
             if flag & FLAG_RETRANS_DATA_ACKED:

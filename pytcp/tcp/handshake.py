@@ -27,6 +27,7 @@ from . import (
     isn,
     keepalive,
     mtu,
+    mtu_probe,
     pacing,
     reset,
     rtt,
@@ -98,6 +99,7 @@ def connect(sk: Sock) -> int:
     sk.mss_clamp = sk.user_mss or default_mss(sk.family)
     sk.max_window = 0
     mtu.setup_caps(sk)
+    mtu_probe.init(sk)
     mtu.sync_mss(sk, dst.mtu)
     sk.advmss = clamp_mss(sk, dst.advmss)
     rwnd.init_rcv_mss(sk)
@@ -205,6 +207,7 @@ def _syn_ack(sk: Sock, seg: Segment, saw_tstamp: bool) -> None:
     _settle_scale(sk)
     if sk.tstamp_ok:
         sk.advmss -= TSTAMP_ALIGNED
+    mtu_probe.init(sk)
     mtu.sync_mss(sk, sk.pmtu_cookie)
     rwnd.init_rcv_mss(sk)
     sk.copied_seq = sk.rcv_nxt
@@ -253,6 +256,7 @@ def _crossing_syn(sk: Sock, seg: Segment, saw_tstamp: bool) -> None:
     _settle_header(sk)
     _settle_scale(sk)
     ecn.rcv_syn(sk, seg)
+    mtu_probe.init(sk)
     mtu.sync_mss(sk, sk.pmtu_cookie)
     rwnd.init_rcv_mss(sk)
     send_synack(sk)
@@ -339,6 +343,7 @@ def init_transfer(sk: Sock) -> None:
     # one repetition is forgiven: the initial RTO of 1 s is short (RFC 6298 appendix A)
     sk.snd_cwnd = 1 if sk.total_retrans > 1 and sk.undo_marker else cwnd.init_cwnd(sk)
     sk.cwnd_stamp = sk.host.now_ns
+    mtu_probe.init(sk)
     cong.init(sk)
     sendmsg.init_sndbuf(sk)
     rwnd.init_buffer_space(sk)

@@ -48,6 +48,10 @@ def sync_mss(sk: Sock, pmtu: int) -> int:
     """Adopt a path MTU; returns the new mss_cache."""
     mss = bound_to_half_wnd(sk, mtu_to_mss(sk, pmtu))
     sk.pmtu_cookie = pmtu
+    search = sk.mtu_probe
+    if search is not None:
+        search.high = min(search.high, pmtu)
+        mss = min(mss, mtu_to_mss(sk, search.low))
     sk.mss_cache = mss
     return mss
 

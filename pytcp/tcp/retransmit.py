@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import cwnd, ecn, frto, gates, memory, mtu, pacing, prr, rack, sack, timers, tso, tsq, undo, xmit
+from . import cwnd, ecn, frto, gates, memory, mtu, mtu_probe, pacing, prr, rack, sack, timers, tso, tsq, undo, xmit
 from . import trace as tracing
 from .const import (
     CA_CWR,
@@ -144,18 +144,19 @@ def enter_loss(sk: Sock) -> None:
     sk.high_seq = sk.snd_nxt
     sk.tlp_high_seq = 0
     ecn.queue_cwr(sk)
-    sk.frto = bool(sk.sysctl.tcp_frto) and (new_recovery or sk.retransmits > 0) and sk.mtu_probe is None
+    sk.frto = bool(sk.sysctl.tcp_frto) and (new_recovery or sk.retransmits > 0)
+    if sk.mtu_probe is not None and sk.mtu_probe.size:
+        sk.frto = False
 
 
 def simple_retransmit(sk: Sock) -> None:
     """The path MTU fell: resend everything that no longer fits, without a congestion response."""
-    lost = sk.lost_out
     # a SYN with data did not fit: it goes again without
     mss = -1 if sk.state == SYN_SENT and sk.fastopen is not None and sk.fastopen.syn_data else mtu.current_mss(sk)
     for skb in sk.rtx_queue:
         if (skb.gso_size or skb.length) > mss:
             rack.mark_skb_lost(sk, skb, "mtu")
-    if lost == sk.lost_out:
+    if not sk.lost_out:
         return
     if not sk.sack_ok:
         sk.sacked_out = min(sk.sacked_out, sk.packets_out - sk.lost_out)
@@ -285,6 +286,8 @@ def fastretrans_alert(sk: Sock, prior_snd_una: int, num_dupack: int, flag: int) 
     if not sk.lost_out:
         try_to_open(sk, flag)
         return frto.REXMIT_NONE, flag
+    if sk.mtu_probe is not None and mtu_probe.failed(sk):
+        return frto.REXMIT_NONE, flag
     enter_recovery(sk, ece_ack)
     return frto.REXMIT_LOST, flag
 
@@ -345,6 +348,8 @@ def resend(sk: Sock, skb: Skb, quota: int, why: str = "mss", cause: str = "rto")
     """Send (part of) `skb` again, `quota` segments at most.
 
     For the trace: `why` so few, and what it is resent for. Returns 0, a negative errno-like refusal, or >0 when the host dropped it."""
+    if sk.mtu_probe is not None:
+        sk.mtu_probe.size = 0  # the probe under way proves nothing any more
     if host_queue_guard(sk, skb):
         return -16
     if skb.seq < sk.snd_una:

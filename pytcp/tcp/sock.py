@@ -136,12 +136,12 @@ class Sock:
         # --- send memory (sendmsg, xmit, listen, poll, sockopt, sockopt_kinds, sockopt_tcp, ack, mtu, retransmit, tso, tsq, fastopen_client, zerocopy) ---
         "write_queue", "rtx_queue", "tsorted", "sndbuf", "wmem_alloc", "sndbuf_locked", "nospace", "notsent_lowat",
         "nonagle", "tsq_throttled", "slab", "slab_used", "size_goal_segs",
-        # --- segment size (mtu, handshake, listen, options, request, sockopt_tcp, fastopen_client) ---
+        # --- segment size (mtu, mtu_probe, handshake, listen, options, request, sockopt_tcp, fastopen_client) ---
         "mss_cache", "mss_clamp", "advmss", "user_mss", "pmtu_cookie", "tcp_header_len", "gso_max_size", "gso_max_segs", "mtu_probe",
         # --- packets in flight (ack, sack, retransmit, handshake, cwnd, rack, rate, undo, xmit, cong, fastopen_client) ---
         "packets_out", "sacked_out", "lost_out", "retrans_out", "highest_sack", "retransmit_hint", "lost_skb_hint", "recv_sack_cache",
         "reordering", "reord_seen", "delivered", "delivered_ce", "lost", "app_limited", "is_cwnd_limited",
-        # --- congestion (cong, retransmit, handshake, listen, request, ack, cwnd, frto, prr, sack, sendmsg, undo, xmit, fastopen) ---
+        # --- congestion (cong, mtu_probe, retransmit, handshake, listen, request, ack, cwnd, frto, prr, sack, sendmsg, undo, xmit, fastopen) ---
         "ca", "ca_state", "snd_cwnd", "snd_cwnd_cnt", "snd_cwnd_clamp", "snd_ssthresh", "snd_cwnd_used", "cwnd_stamp", "max_packets_out", "cwnd_usage_seq",
         "prior_cwnd", "prior_ssthresh", "prr_delivered", "prr_out", "high_seq", "undo_marker", "undo_retrans", "retrans_stamp",
         # --- RTT and RTO (rtt, handshake, icmp_err, listen, sockopt_tcp, ack, probe0, timers, undo, xmit, fastopen) ---

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import close, delack, fastopen, fastopen_client, gates, handshake, keepalive, probe0, rack, retransmit, rtt, sack_send, tlp, tsq
+from . import close, delack, fastopen, fastopen_client, gates, handshake, keepalive, mtu_probe, probe0, rack, retransmit, rtt, sack_send, tlp, tsq
 from .const import (
     CA_DISORDER,
     CA_LOSS,
@@ -312,6 +312,8 @@ def write_timeout(sk: Sock) -> bool:
     if 1 << sk.state & (SF_SYN_SENT | SF_SYN_RECV):
         expired = handshake.syn_timeout(sk)
     else:
+        if retransmits_timed_out(sk, sysctl.tcp_retries1, 0):
+            mtu_probe.black_hole(sk)
         retry_until = sysctl.tcp_retries2
         if sk.sock_flags & SF_DEAD:
             alive = sk.rto_ns < sk.rto_max_ns

@@ -60,6 +60,7 @@ WHY = {
     "urgent": "urgent data goes segment by segment",
     "tlp": "a loss probe, beyond the congestion window",
     "probe": "a window probe, of what the window takes",
+    "mtu-probe": "a probe of how long packets the path takes",
     "mss": "a timer resends one segment",
     "again": "resent as it was sent",
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from . import cwnd, delack, ecn, fastopen_client, gates, memory, mtu, options, pacing, push, rate, retransmit, rwnd, sendmsg, timers, tlp, tso, tsq
+from . import cwnd, delack, ecn, fastopen_client, gates, memory, mtu, mtu_probe, options, pacing, push, rate, retransmit, rwnd, sendmsg, timers, tlp, tso, tsq
 from . import trace as tracing
 from .chrono import BUSY, RWND_LIMITED
 from .chrono import start as chrono_start
@@ -207,7 +207,7 @@ def new_data_sent(sk: Sock, skb: Skb) -> None:
         sendmsg.check_space(sk)
 
 
-def _grow(sk: Sock, skb: Skb, want: int) -> None:
+def grow(sk: Sock, skb: Skb, want: int) -> None:
     """Pull bytes from the next skb so that a burst reaches its quota (6.10, 8ee602c63520)."""
     nxt = skb.next
     if nxt is None or skb.eor or skb.flags & FIN or skb.is_zerocopy() or nxt.is_zerocopy():
@@ -255,6 +255,12 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
     max_segs = 0  # not yet worked out: a small segment alone does not ask
     unsplit = sysctl.sized_by_sendmsg
     had_packets = sk.packets_out
+    if sk.mtu_probe is not None and not push_one:
+        outcome = mtu_probe.attempt(sk, mss)
+        if outcome > mtu_probe.SENT:
+            gates.switch(sk, CWND if outcome == mtu_probe.WAIT_CWND else RWND)
+            return False
+        sent = outcome
     while True:
         skb = queue.head
         if skb is None:
@@ -285,7 +291,7 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
             why = "autosize"
         # two segments of a jumbo MSS may be more than an IPv4 packet can hold
         if quota * mss > length and skb.next is not None and sysctl.grow_skb and quota * mss <= sk.gso_max_size:
-            _grow(sk, skb, quota * mss)
+            grow(sk, skb, quota * mss)
             length = skb.length
         if length <= mss:
             segs = skb.pcount = 1

@@ -215,7 +215,7 @@ def test_the_end_is_a_state() -> None:
 def test_every_reason_has_words() -> None:
     """The letters of the branches in the source are the keys of the tables people read."""
     source = {name: (TCP / f"{name}.py").read_text() for name in ("xmit", "retransmit", "probe0", "tlp", "rack", "undo", "fastopen_client")}
-    whys = set(re.findall(r'why = "([^"]+)"', source["xmit"] + source["retransmit"])) | {"queue", "write", "probe", "mss"}
+    whys = set(re.findall(r'why = "([^"]+)"', source["xmit"] + source["retransmit"])) | {"queue", "write", "probe", "mtu-probe", "mss"}
     assert whys == set(trace.WHY)
     assert set(re.findall(r'mark_skb_lost\(sk, skb, "(\w+)"', source["rack"] + source["retransmit"] + source["fastopen_client"])) == set(trace.LOST)
     assert {value for name, value in vars(tso).items() if name.startswith(("NOW_", "DEFER"))} == set(trace.DEFER)
