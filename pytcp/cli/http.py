@@ -82,6 +82,9 @@ def get(where: network.Where, url: str, output: str | None, resume: bool, span: 
         raise click.UsageError("--continue needs a file, and takes its range from it.")
     if span is not None and not re.fullmatch(r"\d+-\d*|-\d+", span):
         raise click.BadParameter("it must look like 0-499, 500- or -500", param_hint="--range")
+    first, _, last = (span or "").partition("-")
+    if first and last and int(last) < int(first):
+        raise click.BadParameter(f"{span}: its end is before its beginning", param_hint="--range")
     fields = [_field(text) for text in headers]
     target = _Output(output, os.path.getsize(output) if resume and os.path.exists(output) else 0)
     if target.begun:
@@ -124,7 +127,7 @@ async def _get(net: network.Network, url: str, target: _Output, fields: list[tup
         click.echo(f"{target.name} is complete", err=True)
         return 0
     if not 200 <= response.status < 300:
-        click.echo(f"pytcp: {url}: {response.status} {response.reason}", err=True)
+        network.say(f"{url}: {response.status} {response.reason}")
         return 1
     return 0
 

@@ -37,7 +37,7 @@ class Size(click.ParamType[int]):
 @click.command("iperf3")
 @network.options
 @click.option("-s", "--server", is_flag=True, help="Serve tests until Ctrl-C.")
-@click.option("-c", "--client", "host", metavar="HOST", help="Run one test against the server on HOST (numeric).")
+@click.option("-c", "--client", "host", metavar="HOST", help="Run one test against the server on HOST.")
 @click.option("-p", "--port", default=5201, show_default=True, type=click.IntRange(1, 65535), help="Server port to listen on or connect to.")
 @click.option("-i", "--interval", default=1.0, show_default=True, type=click.FloatRange(0, 60), help="Seconds between reports; 0 for the last only.")
 @click.option("-f", "--format", "form", type=click.Choice([*"kmgtKMGT"]), help="Unit of bitrates: bits (k, m, ...) or bytes (K, M, ...).")
@@ -76,13 +76,17 @@ def command(
 ) -> int:
     """Measure TCP throughput against a real iperf3 (or another pytcp), as client or server.
 
+    Exit status: 0 done; 1 no server, a test that failed, or (server) one that never came; 2 wrong usage; 130 interrupted.
+
     \b
     Examples:
       pytcp iperf3 -c 10.99.0.1 -t 5 -P 4 --peer 'iperf3 -s -1'
       pytcp iperf3 -s -1 --peer 'sleep 1; iperf3 -c $PYTCP4 -R'
     """
-    if server == bool(host):
-        raise click.UsageError("One of --server and --client HOST is needed.")
+    if server and host is not None:
+        raise click.UsageError("--server and --client exclude each other.")
+    if not server and not host:
+        raise click.UsageError("--server or --client HOST is needed.")
     if sum(value is not None for value in (duration, size, blocks)) > 1:
         raise click.UsageError("Only one of -t, -n and -k ends a test.")
     if options["reverse"] and options["bidir"]:
@@ -128,7 +132,7 @@ async def _client(net: network.Network, host: str, settings: Settings, port: int
         if as_json:
             _print(getattr(error, "tree", None) or {"start": {"connected": []}, "intervals": [], "end": {}, "error": text})
             return 1
-        raise click.ClickException(f"iperf3: {text}") from error
+        raise click.ClickException(text) from error
     if as_json:
         _print(tree)
     return 0

@@ -52,8 +52,17 @@ ELSEWHERE: Mapping[str, str] = {
 }
 
 
+# how click calls the kinds of numbers in "'x' is not a valid ..." and in help
+click.IntRange.name = "integer"
+click.FloatRange.name = "number"
+
+
 class LazyGroup(click.Group):
-    """A group that knows its commands' names and imports only the one that runs: `pytcp doctor` must work where trio does not."""
+    """A group that knows its commands' names and imports only the one that runs: `pytcp doctor` must work where trio does not.
+
+    running: the command that was called, for messages."""
+
+    running = ""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -67,7 +76,9 @@ class LazyGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         try:
-            return super().resolve_command(ctx, args)
+            name, command, rest = super().resolve_command(ctx, args)
+            self.running = f"{ctx.command_path} {name}"
+            return name, command, rest
         except click.UsageError as error:
             raise click.UsageError(f"{error.message} There are: {', '.join(sorted(COMMANDS))}.", ctx) from error
 
@@ -82,8 +93,8 @@ def cli() -> None:
     """A TCP/IP stack in Python that behaves like Linux, segment for segment.
 
     Commands that need a network make their own testbed: a namespace with a real Linux kernel in it, behind a TAP device,
-    gone when they end. That takes root, or user namespaces for ordinary users; `pytcp doctor` says what is missing. With --tap
-    they attach to a TAP device of yours instead.
+    gone when they end. That takes root, or user namespaces for ordinary users; `pytcp doctor` says what is missing. With --tap,
+    --tun or --veth they attach to a device of yours instead.
 
     ss, nstat, sysctl, neigh, route, addr and link look into a stack that runs, in whatever program.
     """
@@ -99,10 +110,13 @@ def one_line(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _interrupted(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return any(map(_interrupted, error.exceptions))
-    return isinstance(error, KeyboardInterrupt)
+def _interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is what happened, or what a failure happened on the way out of: one more Ctrl-C can break any clean-up."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt) or (isinstance(error, BaseExceptionGroup) and any(map(_interrupted, error.exceptions))):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _terminate(signum: int, frame: Any) -> None:
@@ -120,6 +134,15 @@ def expected(error: BaseException) -> bool:
     return isinstance(error, OSError)
 
 
+def complain(error: click.ClickException, name: str) -> None:
+    """What is wrong with a call: its usage, and one line; of other failures the line alone."""
+    ctx = getattr(error, "ctx", None)
+    if isinstance(error, click.UsageError) and ctx is not None:
+        click.echo(f"{ctx.get_usage()}\nTry '{ctx.command_path} --help' for help.\n", err=True)
+        name = ctx.command_path
+    click.echo(f"{name}: {error.format_message()}", err=True)
+
+
 def run_command(command: click.Command, name: str) -> int:
     """Run a command line to its exit status; SIGTERM and SIGHUP clean up as Ctrl-C does, errors of the world are one line."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -133,12 +156,13 @@ def run_command(command: click.Command, name: str) -> int:
     try:
         status = command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        complain(error, getattr(command, "running", "") or name)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo(f"{name}: interrupted", err=True)
+        click.echo(f"{getattr(command, 'running', '') or name}: interrupted", err=True)
         return 130
     except (OSError, BaseExceptionGroup) as error:
+        name = getattr(command, "running", "") or name
         if _interrupted(error):
             click.echo(f"{name}: interrupted", err=True)
             return 130

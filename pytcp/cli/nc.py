@@ -49,10 +49,14 @@ class Options:
 def ports(text: str) -> tuple[int, ...]:
     """A port, or a range like 20-25. Raises click.BadParameter."""
     first, _, last = text.partition("-")
-    low = click.IntRange(1, 65535)(first)
-    high = click.IntRange(1, 65535)(last or first)
+    try:
+        low, high = int(first), int(last or first)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no port, nor a range like 20-25", param_hint="PORT") from None
+    if not (1 <= low <= 65535 and 1 <= high <= 65535):
+        raise click.BadParameter(f"{text!r}: ports are 1 to 65535", param_hint="PORT")
     if high < low:
-        raise click.BadParameter(f"{text!r} is an empty range")
+        raise click.BadParameter(f"{text!r} is an empty range", param_hint="PORT")
     return tuple(range(low, high + 1))
 
 
@@ -170,7 +174,7 @@ async def _listen(net: network.Network, options: Options) -> int:
         except (OSError, trio.BrokenResourceError) as error:
             if not options.keep:
                 raise
-            click.echo(f"pytcp nc: {error}", err=True)
+            network.say(str(error))
         if not options.keep:
             return 0
 
@@ -328,12 +332,24 @@ async def _scan(net: network.Network, options: Options) -> int:
     assert options.host is not None
     found = 0
     kind = "udp" if options.udp else "tcp"
+    host = await net.numeric(options.host)
+    patience = trio.current_time() + net.patience  # of all ports together: a --peer program needs time to start
+
+    async def open_tcp(_: str, port: int) -> TcpStream:
+        while True:
+            try:
+                return await net.stack.open_tcp_stream(host, port)
+            except ConnectionRefusedError:
+                if trio.current_time() >= patience:
+                    raise
+            await trio.sleep(0.05)
+
     for port in options.ports:
         try:
             if options.udp:
-                await _knock(await net.stack.open_udp(remote=(await net.numeric(options.host), port)), options.timeout or 1.0)
+                await _knock(await net.stack.open_udp(remote=(host, port)), options.timeout or 1.0)
             else:
-                await trio.aclose_forcefully(await _connect(net.stack.open_tcp_stream, options.host, port, options.timeout))
+                await trio.aclose_forcefully(await _connect(open_tcp, options.host, port, options.timeout))
         except OSError as error:
             if error.errno not in (errno.ECONNREFUSED, errno.ETIMEDOUT):
                 raise

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import ipaddress
 import math
 import os
 import socket
+import struct
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -41,11 +43,14 @@ class Seconds(click.FloatRange):
         return number
 
 
+DEVICES = ("tap", "tun", "veth")
+
+
 @dataclass(frozen=True)
 class Where:
     """The options: to which network, and what to record of it."""
 
-    tap: str | None
+    device: tuple[str, str] | None  # an option of DEVICES and its value; None: a testbed
     address: tuple[str, ...]
     gateway: tuple[str, ...]
     peer: str | None
@@ -59,22 +64,25 @@ def options(command: F) -> F:
 
     @functools.wraps(command)
     def collect(
-        *args: Any, tap: str | None, address: tuple[str, ...], gateway: tuple[str, ...], peer: str | None, pcap: str | None, trace: str | None, profile: str,
-        **rest: Any,
+        *args: Any, tap: str | None, tun: str | None, veth: str | None, address: tuple[str, ...], gateway: tuple[str, ...], peer: str | None,
+        pcap: str | None, trace: str | None, profile: str, **rest: Any,
     ) -> Any:
-        if tap is None and (address or gateway):
-            raise click.UsageError("--address and --gateway go with --tap; a testbed has its own.")
-        if tap is not None and not address:
-            raise click.UsageError("--tap needs an --address, like --address 10.0.0.2/24.")
+        given = [(kind, name) for kind, name in zip(DEVICES, (tap, tun, veth), strict=True) if name is not None]
+        if len(given) > 1:
+            raise click.UsageError(f"--{given[0][0]} and --{given[1][0]} exclude each other.")
+        if not given and (address or gateway):
+            raise click.UsageError("--address and --gateway go with --tap, --tun or --veth; a testbed has its own.")
+        if given and not address:
+            raise click.UsageError(f"--{given[0][0]} needs an --address, like --address 10.0.0.2/24.")
         for text in address:
             _check(ipaddress.ip_interface, text, "--address", "10.0.0.2/24", whole="/" in text)
         for text in gateway:
             _check(ipaddress.ip_address, text, "--gateway", "10.0.0.1")
         if tap is not None and tap.startswith("fd:") and not tap[3:].isdecimal():
             raise click.UsageError(f"--tap {tap!r} is not like fd:5.")
-        if tap is not None and peer is not None:
-            raise click.UsageError("--peer runs in a testbed; with --tap the peer is yours.")
-        return command(*args, where=Where(tap, address, gateway, peer, pcap, trace, profile), **rest)
+        if given and peer is not None:
+            raise click.UsageError(f"--peer runs in a testbed; with --{given[0][0]} the peer is yours.")
+        return command(*args, where=Where(given[0] if given else None, address, gateway, peer, pcap, trace, profile), **rest)
 
     decorated: Any = collect
     for option in (
@@ -82,8 +90,10 @@ def options(command: F) -> F:
         click.option("--trace", metavar="FILE", type=click.Path(dir_okay=False), help="Record TCP's decisions, for `pytcp trace` and `pytcp explain`."),
         click.option("--pcap", metavar="FILE", type=click.Path(dir_okay=False), help="Record the packets as pcapng."),
         click.option("--peer", metavar="COMMAND", help="Run a shell command in the testbed's namespace meanwhile, with $PYTCP4, $PYTCP6, $PEER4, $PEER6 set."),
-        click.option("--gateway", metavar="ADDRESS", multiple=True, help="Default route; once per family. With --tap."),
-        click.option("--address", metavar="ADDRESS/PREFIX", multiple=True, help="Address of the stack; may be repeated. With --tap."),
+        click.option("--gateway", metavar="ADDRESS", multiple=True, help="Default route; once per family. With a device of yours."),
+        click.option("--address", metavar="ADDRESS/PREFIX", multiple=True, help="Address of the stack; may be repeated. With a device of yours."),
+        click.option("--veth", metavar="NAME", help="The same, by a packet socket on one end of a veth pair, or on another Ethernet interface."),
+        click.option("--tun", metavar="NAME", help="The same, with a TUN device: IP without Ethernet."),
         click.option("--tap", metavar="NAME|fd:N", help="Attach to this TAP device, or to what descriptor N leads to, instead of making a testbed."),
     ):
         decorated = option(decorated)
@@ -167,20 +177,8 @@ def inside(testbed: Testbed) -> str:
 
 @contextlib.contextmanager
 def _place(where: Where) -> Iterator[tuple[Link, Testbed | None, tuple[str, ...]]]:
-    if where.tap is not None and where.tap.startswith("fd:"):
-        yield _adopt(int(where.tap[3:])), None, where.address
-        return
-    if where.tap is not None:
-        from pytcp.link.tap import Tap
-
-        if where.tap not in (name for _, name in socket.if_nameindex()):
-            raise click.ClickException(f"no TAP device {where.tap!r}; make one: ip tuntap add {where.tap} mode tap vnet_hdr && ip link set {where.tap} up")
-        try:
-            tap = Tap(where.tap)
-        except OSError as error:
-            reason = {errno.EBUSY: "another program has it", errno.EINVAL: "it is not a TAP"}.get(error.errno or 0, error.strerror)
-            raise click.ClickException(f"{where.tap}: {reason}") from error
-        yield tap, None, where.address
+    if where.device is not None:
+        yield _attach(*where.device), None, where.address
         return
     from pytcp.lab import rootless
     from pytcp.lab.testbed import Testbed
@@ -189,6 +187,54 @@ def _place(where: Where) -> Iterator[tuple[Link, Testbed | None, tuple[str, ...]
     with Testbed() as testbed:
         click.echo(f"testbed: pytcp is {testbed.address4} and {testbed.address6}; the peer {testbed.peer4} and {testbed.peer6}{inside(testbed)}", err=True)
         yield testbed.link, testbed, tuple(testbed.addresses)
+
+
+HOW_TO_MAKE = {
+    "tap": "ip tuntap add {0} mode tap vnet_hdr && ip link set {0} up",
+    "tun": "ip tuntap add {0} mode tun vnet_hdr && ip link set {0} up",
+    "veth": "ip link add {0} type veth peer name {0}-peer && ip link set {0} up && ip link set {0}-peer up",
+}
+IFF_UP = 1
+SIOCGIFFLAGS = 0x8913
+
+
+def _attach(kind: str, name: str) -> Link:
+    """The link on a device of the user's. Raises click.ClickException that says what to do."""
+    from pytcp.link.frame import check_name
+    from pytcp.link.packet import PacketLink
+    from pytcp.link.tap import Tap
+    from pytcp.link.tun import Tun
+
+    if kind == "tap" and name.startswith("fd:"):
+        return _adopt(int(name[3:]))
+    called = kind if kind == "veth" else kind.upper()
+    try:
+        check_name(name)
+    except OSError as error:
+        raise click.ClickException(f"{error.strerror} (1 to 15 bytes)") from error
+    if name not in (there for _, there in socket.if_nameindex()):
+        raise click.ClickException(f"no {called} device {name!r}; make one: {HOW_TO_MAKE[kind].format(name)}")
+    kinds: dict[str, Callable[[str], Link]] = {"tap": Tap, "tun": Tun, "veth": PacketLink}
+    try:
+        link = kinds[kind](name)
+    except OSError as error:
+        reason = {errno.EBUSY: "another program has it", errno.EINVAL: f"it is not a {called}"}.get(error.errno or 0, error.strerror)
+        raise click.ClickException(f"{name}: {reason}") from error
+    if not _flags(name) & IFF_UP:
+        say(f"{name} is down: nothing passes until `ip link set {name} up`")
+    return link
+
+
+def _flags(name: str) -> int:
+    """The IFF_* flags of an interface of the kernel."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        return int(struct.unpack_from("H", fcntl.ioctl(control, SIOCGIFFLAGS, struct.pack("16s24x", name.encode())), 16)[0])
+
+
+def say(text: str) -> None:
+    """A line on standard error that says which command speaks."""
+    ctx = click.get_current_context(silent=True)
+    click.echo(f"{ctx.command_path if ctx is not None else 'pytcp'}: {text}", err=True)
 
 
 def _adopt(fd: int) -> Link:
@@ -253,5 +299,8 @@ async def _peer_command(where: Where, testbed: Testbed | None) -> AsyncIterator[
         with trio.move_on_after(LAST_WORDS):
             while child.poll() is None:
                 await trio.sleep(0.01)
+        if child.returncode:
+            ended = f"by signal {-child.returncode}" if child.returncode < 0 else f"with status {child.returncode}"
+            say(f"the --peer command ended {ended}")
     finally:
         testbed.stop(child)

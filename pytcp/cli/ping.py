@@ -82,7 +82,7 @@ def command(where: network.Where, host: str | None, count: int, interval: float,
 
     Exit status: 0 when something answered, 1 when nothing did. Ctrl-C ends it with the summary.
     """
-    if host is None and where.tap is not None:
+    if host is None and where.device is not None:
         raise click.UsageError("HOST is missing.")
     return network.run(where, partial(_main, host=host, count=count, interval=interval, size=size, timeout=timeout, ttl=ttl, quiet=quiet))
 

@@ -49,7 +49,8 @@ def command(where: network.Where, module: str | None, nameserver: tuple[str, ...
         if not arguments:
             raise click.UsageError("Missing PROGRAM, or -m MODULE.")
         if not os.path.isfile(arguments[0]):
-            raise click.UsageError(f"PROGRAM {arguments[0]!r} does not exist.")
+            wrong = "is a directory" if os.path.isdir(arguments[0]) else "is no file" if os.path.exists(arguments[0]) else "does not exist"
+            raise click.UsageError(f"PROGRAM {arguments[0]!r} {wrong}.")
     from pytcp.lab.launch import Launcher
 
     with network._place(where) as (link, testbed, addresses), network.recorded(where) as writer, _environment(testbed):
@@ -57,7 +58,7 @@ def command(where: network.Where, module: str | None, nameserver: tuple[str, ...
         with _secluded(addresses), launcher.installed():
             status = execute(module, arguments)
         if not launcher.runs:
-            click.echo("pytcp run: the program never called trio.run, so nothing of it was on pytcp", err=True)
+            network.say("the program never called trio.run, so nothing of it was on pytcp")
     return status
 
 
@@ -93,7 +94,7 @@ def _secluded(addresses: tuple[str, ...]) -> Iterator[None]:
         try:
             stack.enter_context(secluded(addresses))
         except TestbedError as error:
-            click.echo(f"pytcp run: what goes past trio uses this machine's network ({error.strerror})", err=True)
+            network.say(f"what goes past trio uses this machine's network ({error.strerror})")
         yield
 
 

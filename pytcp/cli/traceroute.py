@@ -48,7 +48,7 @@ def command(where: network.Where, host: str | None, length: int | None, bare: bo
 
     Exit status: 0 when the host answered, 1 when it did not.
     """
-    if host is None and where.tap is not None:
+    if host is None and where.device is not None:
         raise click.UsageError("HOST is missing.")
     if first > hops:
         raise click.UsageError("--first is beyond --max-hops.")

@@ -72,7 +72,7 @@ def test_a_ping_nobody_answers_fails() -> None:
 def test_a_ping_without_a_route_is_one_line() -> None:
     done = pytcp("ping", "-c", "1", "10.1.2.3")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("pytcp: ")
+    assert done.stderr.splitlines()[-1].startswith("pytcp ping: ")
     assert "statistics" not in done.stdout
 
 
@@ -179,7 +179,7 @@ def test_nc_speaks_tls_as_a_client_and_verifies_the_peer(program: Program, certi
     peer = f"socat OPENSSL-LISTEN:4433,cert={cert},key={key},verify=0 EXEC:cat"
     done = pytcp("nc", "--tls", "10.99.0.1", "4433", "--peer", peer, data="hello\n")
     assert done.returncode == 1
-    assert "pytcp: TLS: [SSL: CERTIFICATE_VERIFY_FAILED]" in done.stderr
+    assert "pytcp nc: TLS: [SSL: CERTIFICATE_VERIFY_FAILED]" in done.stderr
     done = pytcp("nc", "--tls", "--no-verify", "10.99.0.1", "4433", "--peer", peer, data="hello\n")
     assert (done.returncode, done.stdout) == (0, "hello\n")
     monkeypatch.setenv("SSL_CERT_FILE", cert)
@@ -203,7 +203,7 @@ def test_nc_speaks_tls_as_a_server(program: Program, certificate: tuple[str, str
 def test_nc_gives_up_on_a_host_that_does_not_answer() -> None:
     done = pytcp("nc", "-w", "0.5", "10.99.0.77", "80")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "pytcp: Connection timed out: no answer from 10.99.0.77 port 80 in 0.5 s"
+    assert done.stderr.splitlines()[-1] == "pytcp nc: Connection timed out: no answer from 10.99.0.77 port 80 in 0.5 s"
 
 
 @pytest.mark.parametrize(("udp", "kind"), [(False, "tcp"), (True, "udp")])
@@ -244,7 +244,7 @@ def test_a_command_in_a_testbed_meets_the_stack(program: Program) -> None:
     assert done.returncode == 7  # refused, so somebody was there to refuse
     done = pytcp("testbed", "nosuchprogram")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "pytcp: nosuchprogram: No such file or directory"
+    assert done.stderr.splitlines()[-1] == "pytcp testbed: nosuchprogram: No such file or directory"
 
 
 # --- http get ---

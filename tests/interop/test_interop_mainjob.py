@@ -60,7 +60,7 @@ def test_an_interrupted_demo_says_one_line_and_leaves_no_namespace_and_no_file(s
     demo.send_signal(signum)
     _, errors = demo.communicate(timeout=20)
     assert demo.returncode == 130
-    assert errors.decode().strip().splitlines()[-1] == "pytcp: interrupted"
+    assert errors.decode().strip().splitlines()[-1] == "pytcp demo: interrupted"
     assert b"Traceback" not in errors
     assert not any(name.startswith(mine) for name in os.listdir("/run/netns"))
     assert not list(tmp_path.iterdir())

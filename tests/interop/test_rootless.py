@@ -160,7 +160,7 @@ def test_where_user_namespaces_are_refused_the_commands_say_why() -> None:
     ]
     done = subprocess.run([*unshare, sys.executable, "-m", "pytcp", "ping"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr == "pytcp: needs root, or user namespaces for ordinary users: sysctl user.max_user_namespaces is used up or 0\n"
+    assert done.stderr == "pytcp ping: needs root, or user namespaces for ordinary users: sysctl user.max_user_namespaces is used up or 0\n"
 
 
 def test_root_needs_no_user_namespace() -> None:

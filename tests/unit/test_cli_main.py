@@ -67,8 +67,8 @@ def test_an_unknown_command_is_told_which_ones_there_are(invoke: Callable[..., t
         ("nc", "Missing argument"),
         ("nc 10.0.0.1", "HOST and PORT are needed"),
         ("nc -l 10.0.0.1 7000", "--listen takes a PORT"),
-        ("nc 10.0.0.1 70000", "70000 is not in the range"),
-        ("nc 10.0.0.1 http", "'http' is not a valid integer"),
+        ("nc 10.0.0.1 70000", "'70000': ports are 1 to 65535"),
+        ("nc 10.0.0.1 http", "'http' is no port, nor a range like 20-25"),
         ("nc 10.0.0.1 20-25", "a range of ports goes with --zero"),
         ("nc -z 10.0.0.1 25-20", "'25-20' is an empty range"),
         ("nc -k 10.0.0.1 7", "--keep goes with --listen"),
@@ -76,8 +76,15 @@ def test_an_unknown_command_is_told_which_ones_there_are(invoke: Callable[..., t
         ("nc -u --tls 10.0.0.1 7", "--tls runs over a connection"),
         ("nc -l --tls 7", "--listen with --tls needs a --cert"),
         ("nc --no-verify 10.0.0.1 7", "go with --tls"),
-        ("iperf3", "One of --server and --client HOST is needed"),
-        ("iperf3 -s -c 10.0.0.1", "One of --server and --client HOST is needed"),
+        ("iperf3", "--server or --client HOST is needed"),
+        ("iperf3 -s -c 10.0.0.1", "--server and --client exclude each other"),
+        ("ping -c abc 10.0.0.1", "'abc' is not a valid integer."),
+        ("ping -i soon 10.0.0.1", "'soon' is not a valid number."),
+        ("ping --tap a --tun b --address 10.0.0.2/24 10.0.0.1", "--tap and --tun exclude each other"),
+        ("ping --veth v0 10.0.0.1", "--veth needs an --address"),
+        ("run /", "PROGRAM '/' is a directory."),
+        ("run /dev/null", "PROGRAM '/dev/null' is no file."),
+        ("http get --range 9-1 http://10.0.0.1/", "9-1: its end is before its beginning"),
         ("iperf3 -c 10.0.0.1 -t 1 -n 1M", "Only one of -t, -n and -k ends a test"),
         ("iperf3 -c 10.0.0.1 -R --bidir", "--reverse and --bidir exclude each other"),
         ("iperf3 -c 10.0.0.1 -n 1X", "'1X' is not a number like 64, 128K or 1.5M"),
@@ -113,6 +120,13 @@ def failing(error: BaseException) -> click.Command:
     return command
 
 
+def on_the_way_out() -> OSError:
+    """What a clean-up raises that a second Ctrl-C has broken."""
+    error = OSError(errno.EBADF, "Bad file descriptor")
+    error.__context__ = KeyboardInterrupt()
+    return error
+
+
 REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
 
 
@@ -124,7 +138,9 @@ REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
         (FileNotFoundError(errno.ENOENT, "No such file or directory", "/x"), 1, "fail: /x: No such file or directory"),
         (BaseExceptionGroup("stopped", [KeyboardInterrupt()]), 130, "fail: interrupted"),
         (KeyboardInterrupt(), 130, "fail: interrupted"),
-        (click.UsageError("that was wrong"), 2, "Error: that was wrong"),
+        (on_the_way_out(), 130, "fail: interrupted"),
+        (click.UsageError("that was wrong"), 2, "fail: that was wrong"),
+        (click.ClickException("no luck"), 1, "fail: no luck"),
     ],
 )
 def test_an_error_of_the_world_is_one_line_and_a_status(capsys: pytest.CaptureFixture[str], error: BaseException, status: int, line: str) -> None:

@@ -167,6 +167,11 @@ def options(*pretty: str) -> Callable[[F], F]:
     return decorate
 
 
+def say(text: str) -> None:
+    """A line on standard error that says which command speaks."""
+    click.echo(f"{click.get_current_context().command_path}: {text}", err=True)
+
+
 def print_json(value: object, indent: bool = False) -> None:
     """JSON on one line, or indented."""
     click.echo(json.dumps(value, indent=4) if indent else json.dumps(value, separators=(",", ":")))

@@ -48,6 +48,13 @@ def _interfaces(chosen: client.Running, name: str | None) -> list[Facts]:
     return found
 
 
+def _on_device(chosen: client.Running, name: str | None) -> client.Running:
+    """The stack, if it has an interface of that name (None: any will do)."""
+    if name is not None and name not in (dev["name"] for dev in chosen.ask("get", "interfaces")):
+        raise click.ClickException(f'Cannot find device "{name}"')
+    return chosen
+
+
 def _prefix(text: str) -> Callable[[str], bool]:
     """The test whether an address lies in a prefix."""
     try:
@@ -81,6 +88,8 @@ STATISTICS = click.option("-s", "--statistics", is_flag=True, help="With statist
 def neigh(stack: client.Choice, show: client.Show, words: tuple[str, ...], ipv4: bool, ipv6: bool, statistics: bool) -> None:
     """Neighbours of a running stack (ARP and NDP): `ip neigh`, for pytcp.
 
+    Exit status: 0 done; 1 no stack to ask, or no such interface; 2 wrong usage.
+
     \b
     Examples:
       pytcp neigh
@@ -94,7 +103,7 @@ def neigh(stack: client.Choice, show: client.Show, words: tuple[str, ...], ipv4:
         raise click.UsageError(f"nud state {state!r} is not one of all, {', '.join(_STATES)}.")
     found = [
         entry
-        for entry in stack().ask("get", "neighbours")
+        for entry in _on_device(stack(), wanted.get("dev")).ask("get", "neighbours")
         if entry["family"] in families
         and wanted.get("dev") in (None, entry["dev"])
         and state in ("all", entry["state"].lower())
@@ -147,6 +156,8 @@ def _neigh_json(entry: Facts, statistics: bool, dev: bool) -> Facts:
 def route(stack: client.Choice, show: client.Show, words: tuple[str, ...], ipv4: bool, ipv6: bool) -> None:
     """Routes of a running stack: `ip route` (IPv4) and `ip -6 route`, for pytcp.
 
+    Exit status: 0 done; 1 no stack to ask, or no such interface; 2 wrong usage.
+
     \b
     Examples:
       pytcp route
@@ -160,7 +171,7 @@ def route(stack: client.Choice, show: client.Show, words: tuple[str, ...], ipv4:
         exact = _destination(str(ipaddress.ip_network(exact, strict=False)))
     found = [
         entry
-        for entry in stack().ask("get", "routes")
+        for entry in _on_device(stack(), wanted.get("dev")).ask("get", "routes")
         if entry["family"] in families and wanted.get("dev") in (None, entry["dev"]) and exact in (None, _destination(f"{entry['dst']}/{entry['prefixlen']}"))
     ]
     if show is not None:
@@ -238,6 +249,8 @@ def _route_json(entry: Facts, dev: bool) -> Facts:
 def link(stack: client.Choice, show: client.Show, words: tuple[str, ...], statistics: bool, brief: bool) -> None:
     """Interfaces of a running stack: `ip link`, for pytcp. Packets are counted as they come: a super-frame is one.
 
+    Exit status: 0 done; 1 no stack to ask, or no such interface; 2 wrong usage.
+
     \b
     Examples:
       pytcp link -s
@@ -264,6 +277,8 @@ def link(stack: client.Choice, show: client.Show, words: tuple[str, ...], statis
 @client.options("-p", "--pretty")
 def addr(stack: client.Choice, show: client.Show, words: tuple[str, ...], ipv4: bool, ipv6: bool, statistics: bool, brief: bool) -> None:
     """Addresses of a running stack: `ip addr`, for pytcp.
+
+    Exit status: 0 done; 1 no stack to ask, or no such interface; 2 wrong usage.
 
     \b
     Examples:

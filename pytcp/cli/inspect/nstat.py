@@ -38,6 +38,8 @@ def command(
 
     PATTERN is a shell pattern for names, upper and lower case being the same; several show what any of them fits.
 
+    Exit status: 0 done; 1 no stack to ask; 2 wrong usage.
+
     \b
     Examples:
       pytcp nstat                        what happened since the last call
@@ -105,7 +107,7 @@ class Memory:
             fresh.write_text(json.dumps({"socket": self._identity(), "totals": totals}), encoding="ascii")
             fresh.replace(self.path)
         except OSError as error:
-            click.echo(f"cannot remember this call: {error.strerror}", err=True)
+            client.say(f"cannot remember this call: {error.strerror}")
 
     def _identity(self) -> list[int]:
         """Which socket this is, whatever it is called."""

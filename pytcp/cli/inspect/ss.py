@@ -77,6 +77,8 @@ def command(
     FILTER is ss's: state established, sport = :443, dst 10.0.0.0/8, joined by and, or, not and parentheses.
     Sockets without a descriptor show fd=-1. --json prints every fact of every socket shown.
 
+    Exit status: 0 done, also when no socket fits; 1 no stack to ask; 2 wrong usage.
+
     \b
     Examples:
       pytcp ss -tin

@@ -34,6 +34,7 @@ def command(
 
     Names and ranges are Linux's, the stack's own begin with pytcp. A name may also be that of a branch
     (net.ipv4.neigh). What Linux keeps per interface is one value here, under each of its names.
+    Exit status: 0 done; 1 a variable that is not there or not to be set so, or no stack; 2 wrong usage.
     Setting pytcp.profile gives all of TCP's the defaults of another kernel (docs/variants.md).
 
     \b
@@ -71,7 +72,7 @@ def command(
                 found |= _read(chosen, present, name)
         except client.Answered as error:
             if not (ignore and error.is_unknown):
-                click.echo(f"pytcp sysctl: {error.strerror}", err=True)
+                client.say(str(error.strerror))
                 status = 1
     if explain:
         facts = [entry for entry in chosen.ask("get", "explanations") if entry["name"] in found]
