@@ -196,6 +196,11 @@ def shown(result: Result) -> list[Figure]:
     return [figure for figure in chosen.figures if figure.key in keys] + [Figure(key, key, "{:g}") for key in keys if key not in known]
 
 
+def heading(name: str) -> str:
+    """A variant's name over a column, in lines of about a figure's width."""
+    return "\n".join(textwrap.wrap(name, 12, break_long_words=False))
+
+
 def _cell(figures: dict[str, float] | None, figure: Figure) -> str:
     value = None if figures is None else figures.get(figure.key)
     return "" if value is None else figure.form.format(value)
@@ -216,9 +221,9 @@ def _figures(result: Result) -> RichTable:
     for name, outcome in result.outcomes.items():
         published = chosen.published.get(name)
         if published:
-            table.add_column(f"{name}\npublished", justify="right", style="dim")
+            table.add_column(f"{heading(name)}\npublished", justify="right", style="dim")
             columns.append(published)
-        table.add_column(f"{name}\nhere" if chosen.published else name, justify="right")
+        table.add_column(f"{heading(name)}\nhere" if chosen.published else heading(name), justify="right")
         columns.append(outcome.figures)
     for figure in shown(result):
         table.add_row(figure.label, *(_cell(figures, figure) for figures in columns))
