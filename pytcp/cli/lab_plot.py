@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,8 +13,7 @@ from pytcp.lab import palette
 
 if TYPE_CHECKING:
     from pytcp.lab.record import Record
-
-Queues = list[tuple[str, dict[str, list[Any]]]]
+    from pytcp.lab.timeline import Drawable
 
 
 def _what(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -30,7 +29,7 @@ def _what(context: click.Context, parameter: click.Parameter, value: tuple[str, 
 @click.command("plot")
 @click.argument("files", metavar="RECORD...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--what", multiple=True, callback=_what, metavar="NAME,...", help=f"Of {', '.join(palette.WHAT)}.  [default: all there is]")
-@click.option("--flow", "flows", multiple=True, metavar="NAME", help="Only this flow; may be given several times.")
+@click.option("--flow", "flows", multiple=True, metavar="NAME", help="Only this flow; may be given several times.  [default: those that send]")
 @click.option("--png", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture.")
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write a drawing.")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write an interactive report.")
@@ -66,17 +65,17 @@ def plot(
             from pytcp.lab.report import write_html
 
             write_html(html, records)
-        lines, queues, span = _lines(records, flows)
+        shown = _drawable(records, flows)
         for path in (png, svg):
             if path is not None:
                 from pytcp.lab.picture import draw
 
                 suffix = ".png" if path is png else ".svg"
-                draw(path if path.suffix == suffix else path.with_name(path.name + suffix), lines, queues, span, what, _title(records))
+                draw(path if path.suffix == suffix else path.with_name(path.name + suffix), *shown, what, _title(records))
     except (ImportError, ValueError) as error:
         raise click.ClickException(str(error)) from None
     if not any((png, svg, html, folder)):
-        _print(records, lines, queues, span, what, width, height)
+        _print(records, shown, what, width, height)
 
 
 def _read(files: Sequence[Path]) -> dict[str, Record]:
@@ -95,26 +94,15 @@ def _read(files: Sequence[Path]) -> dict[str, Record]:
     return dict(zip(names, records, strict=True))
 
 
-def _lines(records: dict[str, Record], wanted: Sequence[str]) -> tuple[list[Any], Queues, int]:
-    from pytcp.lab.timeline import flows_of, timeline
+def _drawable(records: dict[str, Record], wanted: Sequence[str]) -> Drawable:
+    from pytcp.lab.timeline import drawable, flows_of
     from pytcp.lab.units import nearest
 
     known = dict.fromkeys(flow for record in records.values() for flow in flows_of(record))
     for flow in wanted:
         if flow not in known:
             raise click.BadParameter(f"there is no flow {flow!r}; {nearest(flow, known)}", param_hint="--flow")
-    lines: list[Any] = []
-    queues: Queues = []
-    for variant, record in records.items():
-        flows = [flow for flow in flows_of(record) if not wanted or flow in wanted]
-        named = {flow: flow if len(records) == 1 else variant if len(flows) == 1 else f"{variant}: {flow}" for flow in flows}
-        lines += [timeline(record, flow, name) for flow, name in named.items()]
-        start, _ = record.span_ns()
-        for queue in record.queue_names():
-            rows = [row for row in record.queues if row["queue"] == queue]
-            columns = {line.column: [row.get(line.column) for row in rows] for line in palette.QUEUE.lines}
-            queues.append((queue if len(records) == 1 else f"{queue}, {variant}", {"t": [row["t_ns"] - start for row in rows], **columns}))
-    return lines, queues, max(end - start for start, end in (record.span_ns() for record in records.values()))
+    return drawable(records, wanted)
 
 
 def _title(records: dict[str, Record]) -> str:
@@ -122,13 +110,13 @@ def _title(records: dict[str, Record]) -> str:
     return first.title if len(records) == 1 else f"{first.meta.get('experiment') or 'runs'}: {', '.join(records)}"
 
 
-def _print(records: dict[str, Record], lines: list[Any], queues: Queues, span: int, what: Sequence[str], width: int | None, height: int) -> None:
+def _print(records: dict[str, Record], shown: Drawable, what: Sequence[str], width: int | None, height: int) -> None:
     from rich.console import Console
 
     from pytcp.lab.braille import draw
 
     console = Console(width=width or (None if sys.stdout.isatty() else 120), highlight=False)
-    picture = draw(lines, queues, span, what, console.width, height)
+    picture = draw(*shown, what, console.width, height)
     if not picture:
         raise click.ClickException("the record has nothing of that")
     console.print(_title(records), style="bold", markup=False)

@@ -9,9 +9,9 @@ payload bytes from 0. Words for people are in `GATES` and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytcp.tcp.gates import WORDS
 
@@ -104,6 +104,33 @@ def timeline(record: Record, flow: str, name: str = "", variant: str = "") -> Ti
         series=series,
         counts=Counter(row["kind"] for row in events),
     )
+
+
+class Drawable(NamedTuple):
+    """What a plot takes: flows, queues as (name, columns), and the length of the time axis in ns."""
+
+    lines: list[Timeline]
+    queues: list[tuple[str, dict[str, list[Any]]]]
+    span_ns: int
+
+
+def drawable(records: Mapping[str, Record], flows: Sequence[str] = ()) -> Drawable:
+    """Records by their variant, to be drawn together. flows: which; by default those that have sent something, if any has."""
+    lines: list[Timeline] = []
+    queues = []
+    for variant, record in records.items():
+        names = [flow for flow in flows_of(record) if not flows or flow in flows]
+        named = {flow: flow if len(records) == 1 else variant if len(names) == 1 else f"{variant}: {flow}" for flow in names}
+        lines += [timeline(record, flow, name, variant) for flow, name in named.items()]
+        start, _ = record.span_ns()
+        for queue in record.queue_names():
+            rows = [row for row in record.queues if row["queue"] == queue]
+            columns = dict.fromkeys(name for row in rows for name in row if name not in ("t_ns", "queue"))
+            found = {"t": [row["t_ns"] - start for row in rows], **{name: [row.get(name) for row in rows] for name in columns}}
+            queues.append((queue if len(records) == 1 else f"{queue}, {variant}", found))
+    senders = [line for line in lines if line.sends]
+    span = max(end - start for start, end in (record.span_ns() for record in records.values()))
+    return Drawable(senders if senders and not flows else lines, queues, span)
 
 
 def flows_of(record: Record) -> list[str]:
