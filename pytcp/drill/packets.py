@@ -302,7 +302,8 @@ def merge(first: Live, more: Live) -> Live | str:
         return "a piece with SYN, FIN or RST is not followed by another"
     # whether it was pushed the last piece says
     header = replace(a, flags=a.flags & ~PSH | b.flags, payload=a.payload + b.payload, ack=b.ack, window=b.window)
-    return replace(first, header=header, time_ns=first.time_ns, pieces=first.pieces + 1, data=first.data)
+    # it is there when its last piece is
+    return replace(first, header=header, time_ns=more.time_ns, pieces=first.pieces + 1, data=first.data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ BOOT_NS = 1_000_000_000_000  # the host has been up for so long when a script st
 # What a script does takes a moment, as on any machine. Without it two events "1 ms apart" would be exactly that, and fall
 # on the other side of every "more than 1 ms" in the engine.
 STEP_NS = 10_000
+FRAME_NS = 1_000  # and so long a packet of a burst
 SOCK_NONBLOCK = 0o4000
 SOCK_CLOEXEC = 0o2000000
 O_NONBLOCK = os.O_NONBLOCK
@@ -60,6 +61,7 @@ class Wire:
         self.rx_end: Callable[[], None] = lambda: None
         self.captured: deque[tuple[int, bytes]] = deque()
         self.start_ns = 0
+        self._last_ns = -1
 
     def fileno(self) -> int:
         return -1
@@ -68,8 +70,11 @@ class Wire:
         return 0
 
     def send(self, frames: Sequence[TxFrame]) -> int:
-        now = self.heap.now_ns - self.start_ns
-        self.captured.extend((now, b"".join((frame.head, *frame.parts))) for frame in frames)
+        at = self.heap.now_ns - self.start_ns
+        for frame in frames:
+            # what leaves at one instant is seen one after the other: a script's "+.001" counts from the last
+            self._last_ns = at = at if at > self._last_ns else self._last_ns + FRAME_NS
+            self.captured.append((at, b"".join((frame.head, *frame.parts))))
         return len(frames)
 
     def close(self) -> None:
