@@ -30,6 +30,7 @@ from pytcp.tcp.const import CLOSE, CWR, LISTEN, SYN_SENT
 from pytcp.tcp.fastopen import HostState
 from pytcp.tcp.reset import closed_port
 from pytcp.tcp.seq import unwrap
+from pytcp.tcp.skb import PageFrag
 from pytcp.tcp.sock import Sock
 from pytcp.tcp.sockopt_ip import local_port_range
 from pytcp.tcp.timewait import TimeWait, reusable, take_over
@@ -121,6 +122,7 @@ class TcpHost:
     def __init__(self) -> None:
         self.now_ns = self.heap.now_ns
         self.gen = 0  # of routes and addresses; a Dst with another one is looked up again
+        self.page_frag = PageFrag()
         self.table: dict[bytes, Any] = {}
         self.ports = PortTable(self.random)
         self._listeners: dict[tuple[bytes, int], list[Sock]] = {}

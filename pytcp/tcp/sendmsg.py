@@ -4,7 +4,8 @@ Bytes are appended to the unsent tail up to size_goal, then to new skbs while th
 Immutable `bytes` are taken by reference if they are large or begin an skb (what follows a small one there is
 copied, so that many small writes do not make a long list), everything else is copied into slabs. sndbuf grows
 with the congestion window (autotuning), unless SO_SNDBUF fixed it. Memory is tested only when a new skb must
-be started. Sysctls: tcp_wmem, tcp_notsent_lowat.
+be started, which is also so where the tail's bytes lie in too many places (`skb.PageFrag`).
+Sysctls: tcp_wmem, tcp_notsent_lowat, max_skb_frags.
 """
 
 from __future__ import annotations
@@ -80,9 +81,11 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
         by_reference = size >= BY_REFERENCE and type(data.obj) is bytes and data.c_contiguous
     done = 0
     base = sk.sysctl.skb_base_truesize
+    page = sk.page_frag
+    full = False  # the tail has as many fragments as an skb may have
     while done < size:
         skb = queue.tail
-        room = goal - skb.length if skb is not None and not skb.eor else 0
+        room = goal - skb.length if skb is not None and not skb.eor and not full else 0
         if room <= 0 or skb is None:
             if not stream_memory_free(sk):
                 sk.nospace = True
@@ -97,9 +100,18 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
             skb = Skb(sk.write_seq, ACK, base)
             entail(sk, skb)
             room = goal
+            full = False
         copy = size - done
         if copy > room:
             copy = room
+        if page.skb is skb and copy <= page.left:
+            page.left -= copy
+        else:
+            copy = page.take(skb, copy, sk.sysctl.max_skb_frags)
+            if not copy:
+                push.mark_push(sk, skb)
+                full = True
+                continue
         if whole and copy == size and (by_reference or not skb.length):
             skb.frags.append(data)
         elif by_reference:

@@ -30,6 +30,7 @@ class Skb:
         "frags",  # list of payload buffers, in order
         "slabs",  # slabs, or memory of the program's, to give back when the skb is freed; or None
         "truesize",
+        "nr_frags",  # pieces of the modelled kernel's pages its payload lies in
         "pcount",  # MSS-sized segments in it (tcp_gso_segs); 0 = not yet known
         "gso_size",
         "sacked",  # SACKED_ACKED | SACKED_RETRANS | LOST | EVER_RETRANS
@@ -58,6 +59,7 @@ class Skb:
         self.frags: list[Buffer] = []
         self.slabs: list[Slab | Held] | None = None
         self.truesize = truesize
+        self.nr_frags = 0
         self.pcount = 0
         self.gso_size = 0
         self.sacked = 0
@@ -115,6 +117,48 @@ class Skb:
 
     def __repr__(self) -> str:
         return f"<Skb {self.seq}:{self.end_seq} len {self.length} segs {self.pcount} tags {self.sacked:#x}>"
+
+
+MAX_SKB_FRAGS = 17
+PAGE_FRAG = 32768  # bytes of the page a program's writes are copied into, one after the other (order 3)
+LEAST = 32  # a page with less room is given up
+
+
+class PageFrag:
+    """Where the modelled kernel copies what the program writes: one page for all sockets of the program (`task_frag`).
+
+    So the bytes of an skb lie in one piece only as long as no other socket is written to in between, and an
+    skb has room for so many pieces (net.core.max_skb_frags). Only the count is modelled; where pytcp has the bytes
+    is another matter (`slab`)."""
+
+    __slots__ = ("skb", "left")
+
+    def __init__(self) -> None:
+        self.skb: Skb | None = None  # whose bytes are the last in the page
+        self.left = PAGE_FRAG
+
+    def take(self, skb: Skb, want: int, most: int) -> int:
+        """Put `want` bytes behind those of `skb`; returns how many fit into `most` pieces."""
+        pieces = skb.nr_frags
+        if self.skb is not skb:
+            if pieces >= most:
+                return 0
+            pieces += 1
+            self.skb = skb
+        left = self.left - want
+        while left < 0:
+            if pieces >= most:
+                want += left
+                left = 0
+                break
+            pieces += 1
+            left += PAGE_FRAG
+        if left < LEAST:
+            left = PAGE_FRAG
+            self.skb = None
+        self.left = left
+        skb.nr_frags = pieces
+        return want
 
 
 class SkbList:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from .const import CA_OPEN, CLOSE, INFINITE_SSTHRESH
 from .mib import TcpMib
-from .skb import SkbList, TimeList
+from .skb import PageFrag, SkbList, TimeList
 from .sysctl import TcpSysctl
 
 if TYPE_CHECKING:
@@ -47,6 +47,10 @@ class Host(Protocol):
 
     @property
     def mib(self) -> TcpMib: ...
+
+    @property
+    def page_frag(self) -> PageFrag:
+        """Where all sockets of this host's program have their bytes copied to."""
 
     @property
     def iif(self) -> int:
@@ -134,7 +138,7 @@ class Sock:
         # --- send sequence (xmit, ack, api, close, handshake, request, timewait, established, probe0, push, sendmsg, fastopen, fastopen_client, zerocopy) ---
         "iss", "snd_una", "snd_nxt", "write_seq", "pushed_seq", "snd_sml", "snd_up", "snd_wnd", "max_window", "snd_wl1", "snd_wscale",
         # --- send memory (sendmsg, xmit, listen, poll, sockopt, sockopt_kinds, sockopt_tcp, ack, mtu, retransmit, tso, tsq, fastopen_client, zerocopy) ---
-        "write_queue", "rtx_queue", "tsorted", "sndbuf", "wmem_alloc", "sndbuf_locked", "nospace", "notsent_lowat",
+        "write_queue", "rtx_queue", "tsorted", "page_frag", "sndbuf", "wmem_alloc", "sndbuf_locked", "nospace", "notsent_lowat",
         "nonagle", "tsq_throttled", "slab", "slab_used", "size_goal_segs",
         # --- segment size (mtu, mtu_probe, handshake, listen, options, request, sockopt_tcp, fastopen_client) ---
         "mss_cache", "mss_clamp", "advmss", "user_mss", "pmtu_cookie", "tcp_header_len", "gso_max_size", "gso_max_segs", "mtu_probe",
@@ -243,6 +247,7 @@ class Sock:
         self.write_queue = SkbList()
         self.rtx_queue = SkbList()
         self.tsorted = TimeList()
+        self.page_frag = host.page_frag
         self.sndbuf = sysctl.tcp_wmem[1]
         self.wmem_queued = 0  # truesize of unsent and unacknowledged skbs
         self.wmem_alloc = 1  # truesize in the host's queues, plus the socket's own reference

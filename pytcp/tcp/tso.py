@@ -139,6 +139,12 @@ def fragment(sk: Sock, skb: Skb, n: int, mss: int) -> Skb:
     new.tx_delivered = skb.tx_delivered
     new.tx_delivered_ce = skb.tx_delivered_ce
     new.tx_app_limited = skb.tx_app_limited
+    if sk.page_frag.skb is skb:
+        sk.page_frag.skb = new
+    # the cut goes through one piece, which both then have a part of
+    pieces = skb.nr_frags
+    skb.nr_frags = -(-n * pieces // (n + rest)) if rest else pieces
+    new.nr_frags = pieces - n * pieces // (n + rest) if rest else 0
     set_pcount(skb, mss)
     set_pcount(new, mss)
     return new

@@ -32,7 +32,7 @@ from .const import (
     URG,
 )
 from .gates import APP, CORK, CWND, HOST_QUEUE, NAGLE, PACING, RWND, SNDBUF, TSO_DEFER, TSQ
-from .skb import Skb
+from .skb import MAX_SKB_FRAGS, Skb
 
 if TYPE_CHECKING:
     from .sock import Sock
@@ -215,8 +215,11 @@ def grow(sk: Sock, skb: Skb, want: int) -> None:
     take = want - skb.length
     if take >= nxt.length:
         take = nxt.length
-        if nxt.flags & SYN:
+        if nxt.flags & SYN or skb.nr_frags + nxt.nr_frags > MAX_SKB_FRAGS:
             return
+        skb.nr_frags += nxt.nr_frags
+        if sk.page_frag.skb is nxt:
+            sk.page_frag.skb = skb
         skb.frags.extend(nxt.frags)
         skb.flags |= nxt.flags & (FIN | PSH)
         skb.eor = nxt.eor

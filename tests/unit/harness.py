@@ -17,7 +17,7 @@ from pytcp.tcp import const, gates, rwnd, tsq
 from pytcp.tcp.fastopen import HostState
 from pytcp.tcp.mib import TcpMib
 from pytcp.tcp.seq import unwrap
-from pytcp.tcp.skb import Skb
+from pytcp.tcp.skb import PageFrag, Skb
 from pytcp.tcp.sock import NEVER, Sock
 from pytcp.tcp.sysctl import TcpSysctl
 from pytcp.wire.tcp import Segment
@@ -73,6 +73,7 @@ class FakeHost:
         self.heap = TimerHeap(now_ns=10_000 * MS)
         self.sysctl = TcpSysctl()
         self.mib = TcpMib()
+        self.page_frag = PageFrag()
         self.fastopen = HostState()
         self.complete = complete  # "at_once" as veth and tun do, "manual"
         self.sent: list[Sent] = []
