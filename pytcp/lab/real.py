@@ -15,7 +15,7 @@ import trio
 
 from pytcp.clock.real import RealRuntime
 from pytcp.link.delayline import DelayLine
-from pytcp.link.frame import Link
+from pytcp.link.frame import F_TSO4, F_TSO6, Link
 from pytcp.link.pcapng import Capture, PcapngWriter
 from pytcp.sockets.open import TrioStack, open_stack
 
@@ -43,6 +43,13 @@ class Real:
         """The delay of each direction from now on; both sides' counters count from here."""
         self._line.delay_ns = one_way_ns
         self._kernel_before = self.testbed.nstat()
+
+    def cut_segments(self) -> None:
+        """From now on the kernel gets every segment by itself, as from a wire without receive offload."""
+        self._line.features &= ~(F_TSO4 | F_TSO6)
+        for dev in self.stack.net.interfaces:
+            if not dev.loopback:
+                dev.tso4 = dev.tso6 = False
 
     async def quiet(self) -> None:
         """Wait until nothing is under way between the two; what arrived last has had its answer."""

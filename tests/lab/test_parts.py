@@ -12,7 +12,7 @@ from pytcp.lab.hosts import Host
 from pytcp.lab.record import Record
 from pytcp.lab.transactions import OpenLoop, RequestResponse, ShortFlows
 from pytcp.lab.units import MS, SECOND, US
-from pytcp.lab.wires import Impairment, Red, Trace, Varying
+from pytcp.lab.wires import Impairment, Red, Trace, Varying, Wire
 from pytcp.lab.workloads import Bulk, Iperf3, OnOff, SmallWrites, jain
 from pytcp.lab.world import World
 
@@ -146,9 +146,9 @@ def test_a_queue_that_marks_loses_nothing_from_a_flow_that_speaks_ecn(aqm: str) 
 
     marking = CoDel(ecn=True) if aqm == "codel" else Red(ecn=True)
     _, world = bulk_rate(Impairment(rate=10_000_000, queue_packets=1000, aqm=marking), 4, {"net.ipv4.tcp_ecn": 1})
-    emulator = world.wires[0].emulator
-    assert emulator is not None
-    counters = emulator.outward.counters
+    wire = world.wires[0]
+    assert isinstance(wire, Wire) and wire.emulator is not None
+    counters = wire.emulator.outward.counters
     assert counters.marked > 0
     assert (counters.dropped, counters.overflowed) == (0, 0)
     assert world.hosts["near"].counters["TcpRetransSegs"] == 0

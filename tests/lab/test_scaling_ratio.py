@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pytcp.lab.runs import Result, run_all
+
+DOCS = Path(__file__).parents[2] / "docs" / "experiments.md"
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +43,15 @@ def test_without_the_clamp_nothing_measured_moves_the_window(result: Result) -> 
         assert figures["payload_share"] == 170 / 256
         # the default's share of the buffer in whole segments of 1460 bytes
         assert figures["largest_window"] == figures["first_window"] == 131072 * default // 256 // 1460 * 1460
+
+
+def test_the_page_has_these_figures(result: Result) -> None:
+    never65, never128, always65, always128 = (result.outcomes[name].figures for name in ("65-never", "128-never", "65-always", "128-always"))
+    rows = (("seconds", "{:.1f}", "40", "22"), ("largest_window", "{:,}", "", ""), ("window_clamp", "{:,}", "", ""))
+    for key, form, slow, fast in rows:
+        cells = [slow, form.format(never65[key]), fast, *(form.format(of[key]) for of in (never128, always65, always128))]
+        line = f"| {key.replace('_', ' ') if key != 'window_clamp' else key} | {' | '.join(cells)} |".replace("|  |", "| |")
+        assert line in DOCS.read_text()
 
 
 def test_the_largest_segments_make_the_difference_larger() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pytcp.lab.experiment import Setting
 from pytcp.lab.runs import Result, run_all
+
+DOCS = Path(__file__).parents[2] / "docs" / "experiments.md"
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +41,13 @@ def test_each_round_doubles_and_sendmsg_made_pairs_for_all_of_them(result: Resul
     assert [row[3] for row in rounds["sendmsg"][:6]] == [f"{count}x2" for count in (5, 10, 20, 40, 80, 160)]
     # half of the first window, 14,600 bytes, holds ten segments
     assert rounds["xmit"][6][3].startswith("63x10")
+
+
+def test_the_page_has_these_figures(result: Result) -> None:
+    before, after = (result.outcomes[name].figures for name in ("sendmsg", "xmit"))
+    assert f"| packets to IP | 599 | {before['packets_out']} | 232 | {after['packets_out']} |" in DOCS.read_text()
+    assert f"| packets from IP | 600 | {before['packets_in']} | 221 | {after['packets_in']} |" in DOCS.read_text()
+    assert f"| TcpOutSegs | 1397 | {before['TcpOutSegs']} | 1397 | {after['TcpOutSegs']} |" in DOCS.read_text()
 
 
 def test_what_is_not_of_this_connection_is_named_not_counted(result: Result) -> None:

@@ -113,8 +113,12 @@ def sizes(segs: list[int]) -> str:
 
 # half of 58,400 bytes is the first window of 29,200
 @run.over_tap(sysctls={"net.ipv4.tcp_rmem": "4096 58400 6291456"})
-async def over_tap(real: Real, size: Bytes = 2_000_000, sndbuf: Bytes = 1_000_000, rtt: Time = 40 * MS) -> Figures:
+async def over_tap(
+    real: Real, size: Bytes = 2_000_000, sndbuf: Bytes = 1_000_000, rtt: Time = 40 * MS, receive: Literal["super", "segments"] = "super"
+) -> Figures:
     real.set_delay(rtt // 2)
+    if receive == "segments":
+        real.cut_segments()
 
     def large_buffer(socket: Socket) -> None:
         socket.setsockopt(SOL_SOCKET, SO_SNDBUF, sndbuf)
