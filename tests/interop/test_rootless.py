@@ -6,6 +6,7 @@ The user is 65534. Their interpreter is the first that user may run and that fin
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -49,12 +50,12 @@ trio.run(main)
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def as_nobody(arguments: list[str], outside: tuple[str, ...] = (), **options: object) -> subprocess.CompletedProcess[str]:
+def as_nobody(arguments: list[str], outside: tuple[str, ...] = (), timeout: float = 60, **options: object) -> subprocess.CompletedProcess[str]:
     paths = [str(Path(pytcp.__file__).parents[1]), *(path for path in sys.path if path.endswith("site-packages"))]
     env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp", "PYTHONPATH": ":".join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
     prefix = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     return subprocess.run(  # type: ignore[call-overload,no-any-return]
-        [*outside, *prefix, *arguments], env=env, cwd="/", capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False, **options
+        [*outside, *prefix, *arguments], env=env, cwd="/", capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL, check=False, **options
     )
 
 
@@ -73,8 +74,8 @@ def nobody() -> Run:
     if reason := allowed.stdout.strip():
         pytest.skip(reason)
 
-    def run(*arguments: str, outside: tuple[str, ...] = (), **options: object) -> subprocess.CompletedProcess[str]:
-        return as_nobody([python, "-m", "pytcp", *arguments], outside, **options)
+    def run(*arguments: str, outside: tuple[str, ...] = (), timeout: float = 60, **options: object) -> subprocess.CompletedProcess[str]:
+        return as_nobody([python, "-m", "pytcp", *arguments], outside, timeout, **options)
 
     return run
 
@@ -129,6 +130,17 @@ def test_an_ordinary_user_runs_a_program_on_the_stack_and_may_have_a_tap(nobody:
     mount = 'mount -t tmpfs -o dev tmpfs /dev/net && mknod -m 666 /dev/net/tun c 10 200 && exec "$@"'
     opened = nobody("doctor", outside=("unshare", "--mount", "sh", "-c", mount, "sh"))
     assert "made, over a TAP" in opened.stdout
+
+
+def test_an_ordinary_users_demo_passes_all_its_checks_and_leaves_only_its_capture(nobody: Run) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chown(folder, NOBODY, NOBODY)
+        results, capture = Path(folder) / "demo.json", Path(folder) / "demo.pcapng"
+        done = nobody("demo", "--json", str(results), "--pcap", str(capture), timeout=180)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert re.search(r"^demo: \d+ checks passed, 0 failed$", done.stdout, re.MULTILINE)
+        assert sorted(path.name for path in Path(folder).iterdir()) == ["demo.json", "demo.pcapng"]
+        assert {path.stat().st_uid for path in Path(folder).iterdir()} == {NOBODY}
 
 
 @pytest.mark.parametrize("carrier", ["tap", "veth"])
