@@ -119,11 +119,12 @@ def run_real(chosen: Experiment, variant: str, sets: Sequence[tuple[str, Setting
     for key, _ in sets:
         if key in chosen.parameters and key not in known:
             raise ExperimentError(f"{key} is not used with --real; {units.nearest(key, known) if known else ''}".rstrip("; "))
-    chosen_by_user = {key: settings.parameters[key] for key, _ in sets if key in known}
+    given = (*chosen.settings, *chosen.variants[variant], *(key for key, _ in sets))
+    parameters = {key: settings.parameters[key] for key in given if key in known}
     writer = PcapngWriter(pcap) if pcap else None
     try:
         with Testbed(sysctls=over_tap.sysctls) as testbed:
-            return trio.run(_main, testbed, settings, partial(over_tap.run, **chosen_by_user), writer)
+            return trio.run(_main, testbed, settings, partial(over_tap.run, **parameters), writer)
     finally:
         if writer is not None:
             writer.close()
@@ -134,12 +135,16 @@ async def _main(testbed: Testbed, settings: Settings, over_tap: Callable[[Real],
     line = DelayLine(testbed.link, runtime.heap, 0)
     link: Link = line if writer is None else Capture(line, writer, "pytcp", realtime_ns=runtime.realtime_ns)
     sysctls = {name: value if isinstance(value, int) else str(value) for host, name, value in settings.sysctls if not host}
-    outcome: Outcome | None = None
+    outcome: Outcome | Exception
     async with trio.open_nursery() as nursery:
         await nursery.start(runtime.run)
-        async with open_stack(link=link, addresses=testbed.addresses, runtime=runtime, profile=settings.profile, sysctls=sysctls, seed=0) as stack:
-            real = Real(stack, testbed, line)
-            outcome = Outcome(dict(await over_tap(real)), real.tables)
+        try:
+            async with open_stack(link=link, addresses=testbed.addresses, runtime=runtime, profile=settings.profile, sysctls=sysctls, seed=0) as stack:
+                real = Real(stack, testbed, line)
+                outcome = Outcome(dict(await over_tap(real)), real.tables)
+        except Exception as error:
+            outcome = error  # raised again outside the nursery, which would wrap it into a group
         nursery.cancel_scope.cancel()
-    assert outcome is not None
+    if isinstance(outcome, Exception):
+        raise outcome
     return outcome

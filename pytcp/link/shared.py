@@ -57,9 +57,14 @@ class Port:
         self._in.close()
 
     def attach(self, device: Link) -> None:
-        """Put a device here in place of a stack: what it receives is sent, what arrives is written to it. The runtime polls it."""
+        """Put a device here in place of a stack: what it receives is sent, what arrives is written to it. The runtime polls it.
+
+        The port takes the Ethernet address of whoever sends, as a switch learns it."""
 
         def received(frame: RxFrame) -> None:
+            source = bytes(frame.data[6:12])
+            if source != self.mac:
+                self._shared.move(self, source)
             self._batch += received_packets(frame)
 
         def ended() -> None:
@@ -111,6 +116,13 @@ class Shared:
             raise ValueError(f"{name}: the Ethernet address is taken")
         port = self.near[mac] = Port(self, name, mac, self.mtu, delay_ns)
         return port
+
+    def move(self, port: Port, mac: bytes) -> None:
+        """Who is at `port` has this Ethernet address. An address of somebody else's stays his."""
+        if mac not in self.near and mac != self.far.mac:
+            del self.near[port.mac]
+            port.mac = mac
+            self.near[mac] = port
 
     def enter(self, port: Port, packets: list[bytes]) -> None:
         """Packets that `port` sends reach the bottleneck."""

@@ -104,12 +104,13 @@ def test_a_device_may_stand_in_for_a_stack() -> None:
     world = World()
     port, device = world.port("kernel", A), Device()
     port.attach(device)  # type: ignore[arg-type]
-    device.rx(RxFrame(memoryview(frame(FAR).head)))  # type: ignore[call-arg, arg-type]
+    source = bytes((2, 0, 0, 0, 0, 77))  # the port learns it
+    device.rx(RxFrame(memoryview(FAR + source + bytes(900))))  # type: ignore[call-arg, arg-type]
     assert world.heard["far"] == []  # a batch is not over yet
     device.rx_end()
     world.runtime.run_for(MS)
     assert len(world.heard["far"]) == 1
-    world.shared.far.send([frame(A), frame(A)])
+    world.shared.far.send([frame(source), frame(source), frame(A)])
     world.runtime.run_for(MS)
-    assert [data[:6] for data in device.written] == [A]
+    assert [data[:6] for data in device.written] == [source]
     assert port.refused == 1

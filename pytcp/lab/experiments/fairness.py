@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import statistics
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+import trio
 
 from pytcp.lab.distribution import percentile
 from pytcp.lab.dumbbell import Dumbbell
-from pytcp.lab.experiment import ExperimentError, Figure, Figures, experiment
+from pytcp.lab.experiment import ExperimentError, Figure, Figures, Table, experiment
 from pytcp.lab.units import MS, SECOND, Bytes, Rate, Time, nearest
 from pytcp.lab.wires import CoDel, Impairment, Red
 from pytcp.lab.workloads import TCP_CONGESTION, Bulk, jain
 from pytcp.lab.world import World
 from pytcp.sockets.socket import IPPROTO_TCP, Socket
 from pytcp.tcp import cong
+
+if TYPE_CHECKING:
+    from pytcp.lab.real import Real
 
 ENDLESS = 1 << 50  # bytes to send
 
@@ -39,6 +44,7 @@ ENDLESS = 1 << 50  # bytes to send
         Figure("marks", "packets marked"),
         Figure("retransmits", "segments sent again"),
     ),
+    real="every second flow is the kernel's, the others are pytcp's; one emulated bottleneck, a receiver of pytcp's.",
 )
 def run(
     world: World,
@@ -53,10 +59,7 @@ def run(
     warmup: Time = 4 * SECOND,
     duration: Time = 10 * SECOND,
 ) -> Figures:
-    controls = flows.split("+")
-    for name in controls:
-        if name not in cong.available():
-            raise ExperimentError(f"flows: there is no congestion control {name!r}; {nearest(name, cong.available())}")
+    controls = split(flows)
     if ecn and aqm == "droptail":
         raise ExperimentError("ecn: a droptail queue marks nothing; --set aqm=codel or red")
     senders = [world.host(f"{name} {number}", {"net.ipv4.tcp_ecn": int(ecn)}) for number, name in enumerate(controls, 1)]
@@ -89,11 +92,8 @@ def run(
         sender.mark()
     look()
     world.run(limit=duration)
-    received = [transfer.received - start for transfer, start in zip(transfers, before, strict=True)]
-    total = sum(received)
     return {
-        **{f"share_{number}": part / total for number, part in enumerate(received, 1)},
-        "jain": jain(received),
+        **shares([transfer.received - start for transfer, start in zip(transfers, before, strict=True)]),
         "utilisation": (way.counters.delivered_bytes - counted[2]) * 8 * SECOND / (rate * duration),
         "queue_ms": statistics.fmean(delays) / MS,
         "queue_p99_ms": percentile(sorted(delays), 99) / MS,
@@ -101,3 +101,59 @@ def run(
         "marks": way.counters.marked - counted[1],
         "retransmits": sum(sender.counters["TcpRetransSegs"] for sender in senders),
     }
+
+
+@run.over_tap()
+async def over_tap(
+    real: Real,
+    flows: str = "cubic+cubic",
+    rate: Rate = 20_000_000,
+    rtt: Time = 40 * MS,
+    queue: Bytes = 100_000,
+    stagger: Time = 1 * SECOND,
+    warmup: Time = 4 * SECOND,
+    duration: Time = 10 * SECOND,
+) -> Figures:
+    from pytcp.lab.mixed import mixed
+
+    controls = split(flows)
+    delays: list[int] = []
+    async with mixed(real, controls, Impairment(rate=rate, delay_ns=rtt // 2, queue_packets=0, queue_bytes=queue)) as running:
+        way = running.way
+        for number in range(len(controls)):
+            if number:
+                await trio.sleep(stagger / SECOND)
+            running.start(number)
+        await trio.sleep(warmup / SECOND)
+        before, delivered, overflowed, began = list(running.received), way.counters.delivered_bytes, way.counters.overflowed, trio.current_time()
+        while trio.current_time() < began + duration / SECOND:
+            delays.append(way.queued[1] * 8 * SECOND // rate)
+            await trio.sleep(0.005)
+        seconds = trio.current_time() - began
+        received = [total - start for total, start in zip(running.received, before, strict=True)]
+        drops = way.counters.overflowed - overflowed
+        used = (way.counters.delivered_bytes - delivered) * 8 / (rate * seconds)
+    real.tables.append(Table("Flows", ("", "whose", "share"), [(f"{number} {name}", "kernel" if number % 2 == 0 else "pytcp", f"{part / sum(received):.1%}")
+              for number, (name, part) in enumerate(zip(controls, received, strict=True), 1)]))  # fmt: skip
+    return {
+        **shares(received),
+        "utilisation": used,
+        "queue_ms": statistics.fmean(delays) / MS,
+        "queue_p99_ms": percentile(sorted(delays), 99) / MS,
+        "drops": drops,
+    }
+
+
+def split(flows: str) -> list[str]:
+    """The congestion control of each flow. Raises ExperimentError."""
+    controls = flows.split("+")
+    for name in controls:
+        if name not in cong.available():
+            raise ExperimentError(f"flows: there is no congestion control {name!r}; {nearest(name, cong.available())}")
+    return controls
+
+
+def shares(received: list[int]) -> dict[str, float]:
+    """Of the bytes that arrived, by flow, and how fair that is."""
+    total = sum(received)
+    return {**{f"share_{number}": part / total for number, part in enumerate(received, 1)}, "jain": jain(received)}
