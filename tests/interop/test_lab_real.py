@@ -28,14 +28,6 @@ def test_what_leaves_pytcp_is_what_the_kernel_counts() -> None:
     assert 1384 <= outcome.figures["TcpOutSegs"] <= 1400
 
 
-def test_a_kernel_whose_window_grows_acknowledges_more_than_every_second_segment() -> None:
-    """What tests/lab/test_tso_autosizing.py says of our receiver without GRO: a growing window is told of at once."""
-    outcome = run_all_real("tso-autosizing", ["xmit"], sets=[("receive", "segments")]).outcomes["xmit"]
-    received, sent = counter(outcome.tables[0].rows, "IpInReceives")[1], counter(outcome.tables[0].rows, "IpOutRequests")[1]
-    assert received >= 1384
-    assert sent > 0.6 * received
-
-
 def test_the_kernel_fills_the_window_that_each_default_offers() -> None:
     small: list[tuple[str, Setting]] = [("size", "200kB"), ("rtt", "40ms")]
     outcomes = run_all_real("scaling-ratio", ["65-never", "128-never"], sets=small).outcomes
