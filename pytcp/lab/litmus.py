@@ -10,17 +10,18 @@ can take, by the definition of the model: sequential consistency (one memory, on
 total store order (Sewell et al., x86-TSO, CACM 2010: each processor has a FIFO of stores it has made and
 others do not see yet; it reads its own from there; fences and locked operations wait until it is empty).
 `verdicts` has the variants worth knowing and what becomes of them. `stuck_sockets` has two real
-threads do it (csrc/litmus.c) with the functions of the transmit ring.
+threads do it (csrc/litmus.c) with the functions of the transmit ring, `stuck_in_ring` the ring itself.
 """
 
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from pytcp.native import lib, reason
+from pytcp.native import ffi, lib, reason
 
 T = TypeVar("T")
 
@@ -268,3 +269,41 @@ def stuck_sockets(
         if progress is not None:
             progress(done, stuck)
     return stuck, done
+
+
+def stuck_in_ring(barrier: bool, *, pushes: int, seed: int = 1, stop_at_first: bool = False) -> tuple[int, int, int]:
+    """The same with the transmit ring at work: its thread writes a frame (to /dev/null) while its socket pushes.
+
+    barrier: as `pytcp.push_barrier`. Each push comes up to a few hundred nanoseconds after its frame was handed over, at random. Returns (sockets
+    left stuck, pushes that held their data, pushes). Raises RuntimeError where it cannot be done (`why_no_race`), OSError."""
+    why = why_no_race()
+    if lib is None or why:
+        raise RuntimeError(why)
+    wait = random.Random(seed).randrange
+    error = ffi.new("int *")
+    part = ffi.new("struct pytcp_part[1]")
+    payload = ffi.from_buffer(bytes(100))
+    part[0].base, part[0].len = payload, len(payload)
+    called = ffi.new("uint8_t[]", 1)
+    with open(os.devnull, "wb") as device:
+        ring = lib.pytcp_txq_open(device.fileno(), 1, 1, error)
+    if ring == ffi.NULL:
+        raise OSError(error[0], os.strerror(error[0]))
+    stuck = held = done = 0
+    try:
+        while done < pushes and not (stop_at_first and stuck):
+            done += 1
+            lib.pytcp_txq_put(ring, 0, BUSY, 0, b"", 0, part, 1)
+            lib.pytcp_txq_publish(ring)
+            for _ in range(wait(6)):
+                pass
+            left = lib.pytcp_txq_throttle(ring, 0, barrier)
+            while not lib.pytcp_txq_reap(ring, called, 1):
+                pass
+            if left:
+                held += 1
+                stuck += not called[0]
+            lib.pytcp_txq_unthrottle(ring, 0)
+    finally:
+        lib.pytcp_txq_close(ring)
+    return stuck, held, done

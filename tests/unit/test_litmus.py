@@ -8,7 +8,7 @@ from itertools import combinations
 import pytest
 
 from pytcp.lab import litmus
-from pytcp.lab.litmus import Program, State, explore, fence, load, locked, store, stuck_sockets, verdicts
+from pytcp.lab.litmus import Program, State, explore, fence, load, locked, store, stuck_in_ring, stuck_sockets, verdicts
 
 
 def reachable(programs: tuple[Program, ...], model: str, registers: dict[str, int]) -> bool:
@@ -125,6 +125,15 @@ def test_with_the_fence_or_a_locked_flag_none_is(flag: str, rounds: int) -> None
 def test_a_fence_does_not_help_against_a_decrement_that_is_no_barrier() -> None:
     stuck, rounds = stuck_sockets("fence", "plain", rounds=5_000_000, skew=2000, stop_at_first=True)
     assert stuck > 0, f"none in {rounds} rounds"
+
+
+@pytest.mark.usefixtures("two_processors")
+def test_the_ring_itself_leaves_a_socket_stuck_without_the_fence_only() -> None:
+    stuck, held, pushes = stuck_in_ring(False, pushes=3_000_000, stop_at_first=True)
+    assert stuck > 0, f"none in {pushes} pushes, {held} of them held"
+    stuck, held, pushes = stuck_in_ring(True, pushes=50_000)
+    assert (stuck, pushes) == (0, 50_000)
+    assert held > 0
 
 
 def test_where_it_cannot_race_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
