@@ -212,7 +212,7 @@ class Direction:
         self._lose = (Dice(gilbert.loss_good, rng["gilbert"]), Dice(gilbert.loss_bad, rng["gilbert"]))
 
     def _slow_place(self, what: Impairment) -> Bottleneck:
-        rate = Constant(what.rate) if isinstance(what.rate, int) else what.rate
+        rate = Constant(what.rate) if isinstance(what.rate, int) else what.rate.fresh()
         mark = partial(mark_ce, link_header=self.link_header)
         aqm = AQMS[what.aqm] if isinstance(what.aqm, str) else what.aqm
         queue: DropTail

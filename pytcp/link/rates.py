@@ -43,6 +43,9 @@ class Rate(Protocol):
     def packet_ns(self, size: int) -> int:
         """How long `size` bytes take on average."""
 
+    def fresh(self) -> Rate:
+        """This rate for one direction: what it knows of the transmissions it has served is its own."""
+
 
 class Since:
     """A rate whose time counts from `zero_ns`."""
@@ -61,6 +64,9 @@ class Since:
     def packet_ns(self, size: int) -> int:
         return self.rate.packet_ns(size)
 
+    def fresh(self) -> Since:
+        return Since(self.rate.fresh(), self.zero_ns)
+
 
 class Constant:
     """So many bit/s."""
@@ -76,6 +82,9 @@ class Constant:
 
     def packet_ns(self, size: int) -> int:
         return size * 8 * NS // self.rate
+
+    def fresh(self) -> Constant:
+        return self
 
 
 class Varying:
@@ -108,6 +117,9 @@ class Varying:
 
     def packet_ns(self, size: int) -> int:
         return size * 8 * NS // max(self.function(0), 1)
+
+    def fresh(self) -> Varying:
+        return self
 
 
 class Trace:
@@ -169,3 +181,6 @@ class Trace:
 
     def packet_ns(self, size: int) -> int:
         return size * self.period // (OPPORTUNITY * len(self.times))
+
+    def fresh(self) -> Trace:
+        return Trace(time // MS for time in self.times)

@@ -82,3 +82,32 @@ def test_impossible_arguments_of_batched_input_and_output_are_refused() -> None:
     # nothing to do is no error, not even on a bad descriptor
     assert native.lib.pytcp_write_frames(-1, out, 64, 1, 64, 1, 0) == 0
     assert native.lib.pytcp_read_batch(-1, out, 64, 0, 0, rx) == 0
+
+
+THREADS = """
+from pytcp.clock.virtual import VirtualRuntime
+from pytcp.lab.litmus import stuck_in_ring, stuck_sockets, verdicts
+from pytcp.link.txthread import ThreadRing
+heap = VirtualRuntime().heap
+for ask in (
+    lambda: ThreadRing(None, heap, print, print, print),
+    lambda: stuck_sockets("plain", rounds=1),
+    lambda: stuck_in_ring(True, pushes=1),
+):
+    try:
+        ask()
+    except RuntimeError as error:
+        print(error)
+print(len(verdicts()))
+"""
+
+
+def test_threads_beside_python_are_refused_without_the_helpers() -> None:
+    environment = {**os.environ, "PYTCP_NO_C": "1", "PYTCP_REQUIRE_C": ""}
+    done = subprocess.run([sys.executable, "-c", THREADS], env=environment, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
+    assert done.stdout.splitlines() == [
+        "a transmit thread needs the C helpers, and there are none: PYTCP_NO_C=1",
+        "no C helpers: PYTCP_NO_C=1",
+        "no C helpers: PYTCP_NO_C=1",
+        "11",
+    ]
