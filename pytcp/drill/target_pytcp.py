@@ -423,9 +423,6 @@ class PytcpCalls:
         return value
 
     def _known_option(self, level: int, name: int) -> None:
-        for text in ("SO_TIMESTAMPING",):
-            if level == 1 and name == NAMES[text]:
-                raise Unsupported(f"{text}: pytcp does not have it")
         for text in ("TCP_MD5SIG", "TCP_ZEROCOPY_RECEIVE"):
             if level == 6 and name == NAMES[text]:
                 raise Unsupported(f"{text}: pytcp does not have it")

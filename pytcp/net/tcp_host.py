@@ -225,6 +225,19 @@ class TcpHost:
             gates.hold(sk, gates.NEIGHBOUR)
         return 0
 
+    def looped(self, sk: Sock, th: bytes, length: int, gso_size: int, ecn: int) -> tuple[bytes, bool]:
+        """The headers `transmit` has just put before a segment, as it made them, and whether the device cuts super-segments itself."""
+        dst = sk.dst
+        link = dst.neigh.hh if dst.neigh.hh is not None else bytes(len(dst.neigh.header))
+        tos = sk.tos & 0xFC | ecn
+        size = len(th) + length
+        if sk.family == 4:
+            ident = sk.ip_id - (-(-length // gso_size) if gso_size else 1)
+            df = sk.pmtu_disc == PMTUDISC_DO or (sk.pmtu_disc == PMTUDISC_WANT and not dst.mtu_lock)
+            ip = build_header(sk.saddr, sk.daddr, IPPROTO_TCP, 20 + size, tos=tos, ident=ident & 0xFFFF, frag=0x4000 if df else 0, ttl=sk.ttl)
+            return link + ip + th, dst.dev.tso4
+        return link + _HEAD6(0x60000000 | tos << 20 | sk.flowlabel, size, IPPROTO_TCP, sk.ttl, sk.saddr + sk.daddr) + th, dst.dev.tso6
+
     def _confirm(self, sk: Sock, dst: Dst) -> None:
         """An ACK that came since the neighbour was last confirmed proves that packets reach it."""
         neigh = dst.neigh

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytcp.tcp import api
 from pytcp.tcp.const import POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, STATE_NAMES
+from pytcp.tcp.timestamping import OPT_STATS, ORIGIN_TIMESTAMPING, SOFTWARE
 from pytcp.wire.addr import is_link_local
 
 from . import arguments, cmsg
@@ -292,7 +293,13 @@ class Socket:
             return data, ancillary, result | flags & MSG_OOB, None
         report = api.read_error_queue(sk)
         error = cmsg.extended_error(self.family, report.errno, report.origin, report.type, report.code, report.info, report.offender, report.data)
-        ancillary, result = cmsg.fit([error], ancbufsize)
+        control = [error]
+        if report.origin == ORIGIN_TIMESTAMPING:
+            if sk.tstamp_flags & SOFTWARE:
+                control.insert(0, cmsg.timestamping(report.stamp_ns))
+            if sk.tstamp_flags & OPT_STATS:
+                control.insert(-1, (cmsg.SOL_SOCKET, cmsg.SCM_TIMESTAMPING_OPT_STATS, report.payload))
+        ancillary, result = cmsg.fit(control, ancbufsize)
         if len(report.payload) > bufsize:
             result |= MSG_TRUNC
         peer = self._shown(sk, sk.daddr, int.from_bytes(report.payload[2:4], "big"))

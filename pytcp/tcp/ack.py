@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import challenge, cwnd, ecn, frto, mtu, mtu_probe, pacing, paws, probe0, prr, rack, rate, reassembly, retransmit, rtt, sack, timers, tlp, tso, undo
+from . import challenge, cwnd, ecn, frto, mtu, mtu_probe, pacing, paws, probe0, prr, rack, rate, reassembly, retransmit, rtt, sack, timers, timestamping, tlp, tso, undo
 from . import trace as tracing
 from .chrono import BUSY
 from .chrono import stop as chrono_stop
@@ -266,6 +266,8 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, rs: A
             sk.lost_out -= acked
         sk.packets_out -= acked
         pkts_acked += acked
+        if skb.stamp is not None:
+            timestamping.acked(sk, skb, prior_una)
         rate.skb_delivered(sk, skb, rs)
         if skb.flags & SYN:
             flag |= FLAG_SYN_ACKED

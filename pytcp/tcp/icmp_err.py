@@ -13,9 +13,8 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import close, handshake, mtu, rtt, seq, timers
+from . import close, handshake, mtu, request, rtt, seq, timers
 from .const import CLOSE, LISTEN, POLLERR, SYN_RECV, SYN_SENT
-from .request import Request
 from .sock import Sock
 
 if TYPE_CHECKING:
@@ -83,6 +82,7 @@ class QueuedError(NamedTuple):
     data: int
     payload: bytes
     offender: bytes  # address of who reported it
+    stamp_ns: int = 0  # the time a record of SO_TIMESTAMPING is about, since the epoch
 
 
 def convert4(kind: int, code: int) -> int:
@@ -112,7 +112,7 @@ def error(host: Host, entry: Any, family: int, quote: bytes, kind: int, code: in
     `quote`: the segment from its TCP header on, at least 8 bytes. `info`: the MTU of "fragmentation needed" and
     "packet too big"."""
     seq32 = int.from_bytes(quote[4:8], "big")
-    if isinstance(entry, Request):
+    if isinstance(entry, request.Request):
         _half_open(entry, family, seq32, kind, code)
     elif isinstance(entry, Sock) and entry.state != CLOSE:
         number = seq.unwrap(seq32, entry.snd_una)
@@ -126,7 +126,7 @@ def error(host: Host, entry: Any, family: int, quote: bytes, kind: int, code: in
             _error6(entry, number, kind, code, info, quote, offender)
 
 
-def _half_open(req: Request, family: int, seq32: int, kind: int, code: int) -> None:
+def _half_open(req: request.Request, family: int, seq32: int, kind: int, code: int) -> None:
     if (seq32 - req.snt_isn) & seq.MASK:
         req.mib.OutOfWindowIcmps += 1
         return
@@ -169,7 +169,7 @@ def _report(sk: Sock, record: QueuedError) -> None:
     accepted_early = sk.fastopen is not None and sk.fastopen.request is not None and sk.parent is None
     if sk.state == SYN_SENT or (sk.state == SYN_RECV and not accepted_early):
         if sk.recverr:
-            _enqueue(sk, record)
+            enqueue(sk, record)
         close.done_with_error(sk, record.errno)
     elif sk.state != LISTEN:
         if sk.recverr:
@@ -179,7 +179,8 @@ def _report(sk: Sock, record: QueuedError) -> None:
             sk.sk_err_soft = record.errno
 
 
-def _enqueue(sk: Sock, record: QueuedError) -> None:
+def enqueue(sk: Sock, record: QueuedError) -> None:
+    """Keep a record for recvmsg(MSG_ERRQUEUE), unless too many are kept."""
     if sk.error_queue is None:
         sk.error_queue = []
     if len(sk.error_queue) < QUEUE_LIMIT:

@@ -123,6 +123,7 @@ def inherit(child: Sock, sk: Sock) -> None:
     child.linear_timeouts = sk.linear_timeouts
     child.linger = sk.linger
     child.linger2 = sk.linger2
+    child.tstamp_flags = sk.tstamp_flags
     if sk.optmem is not None:
         child.optmem = dict(sk.optmem)
 

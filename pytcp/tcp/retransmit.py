@@ -446,6 +446,8 @@ def _try_collapse(sk: Sock, skb: Skb, room: int) -> None:
         skb.sacked |= nxt.sacked & EVER_RETRANS
         skb.truesize += nxt.length
         memory.uncharge_send(sk, nxt.truesize - nxt.length)
+        if nxt.stamp is not None:
+            skb.stamp = nxt.stamp
         if nxt.slabs:
             skb.share_slabs(nxt)
             nxt.free_slabs()

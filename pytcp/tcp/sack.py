@@ -386,6 +386,8 @@ def _move(sk: Sock, prev: Skb, skb: Skb, length: int, pcount: int, size: int, du
     if skb.tprev is not None or sk.tsorted.head is skb:
         sk.tsorted.remove(skb)
     sk.rtx_queue.remove(skb)
+    if skb.stamp is not None:
+        prev.stamp = skb.stamp
     xmit.free_skb(sk, skb)
     sk.mib.TCPSackMerged += 1
     return True

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from . import cwnd, fastopen_client, gates, mtu, push, rate, slab, xmit
+from . import cwnd, fastopen_client, gates, mtu, push, rate, slab, timestamping, xmit
 from .chrono import BUSY, SNDBUF_LIMITED
 from .chrono import start as chrono_start
 from .chrono import stop as chrono_stop
@@ -90,6 +90,8 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
             if not stream_memory_free(sk):
                 sk.nospace = True
                 if done:
+                    if sk.tstamp_flags:
+                        timestamping.wish(sk)
                     push.push(sk, flags & ~MSG_MORE, mss, NAGLE_PUSH, goal)
                 if queue.head is None:
                     gates.idle(sk)
@@ -141,6 +143,8 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
         elif skb is queue.head:
             xmit.push_one(sk, mss)
     if done:
+        if sk.tstamp_flags:
+            timestamping.wish(sk)
         push.push(sk, flags, mss, sk.nonagle, goal)
     return done
 

@@ -36,6 +36,7 @@ class Skb:
         "sacked",  # SACKED_ACKED | SACKED_RETRANS | LOST | EVER_RETRANS
         "eor",
         "retrans",  # times retransmitted
+        "stamp",  # SO_TIMESTAMPING: flags and the number of the byte that is watched, or None
         "in_host",  # clones still in the TX ring (the host-queue guard)
         "freed",  # acknowledged while a clone was in the ring: memory goes with the completion
         "tx_ns",  # departure time of the last (re)transmission, skb_mstamp_ns
@@ -65,6 +66,7 @@ class Skb:
         self.sacked = 0
         self.eor = False
         self.retrans = 0
+        self.stamp: tuple[int, int] | None = None
         self.in_host = 0
         self.freed = False
         self.tx_ns = 0
@@ -77,6 +79,11 @@ class Skb:
         self.next: Skb | None = None
         self.tprev: Skb | None = None
         self.tnext: Skb | None = None
+
+    def split_stamp(self, rest: Skb) -> None:
+        """`rest` has been cut off: a watched byte may lie there now."""
+        if self.stamp is not None and self.stamp[1] >= rest.seq:
+            rest.stamp, self.stamp = self.stamp, None
 
     def share_slabs(self, source: Skb) -> None:
         """Hold those of `source`'s slabs that payload of this skb lies in, now that it was taken over from there."""

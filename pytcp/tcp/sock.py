@@ -72,6 +72,10 @@ class Host(Protocol):
     def wake(self, sk: Sock, events: int) -> None:
         """Readiness bits that may have come true; delivered once per batch to `sk.user`."""
 
+    def looped(self, sk: Sock, th: bytes, length: int, gso_size: int, ecn: int) -> tuple[bytes, bool]:
+        """What stood before the payload of the segment `transmit` has just been given, link layer first, and whether the device
+        takes super-segments whole."""
+
     def route(self, sk: Any) -> None:
         """Fill (for a Sock or a request) sk.dst, sk.saddr (when unset), pmtu facts. Raises OSError (ENETUNREACH, ...)."""
 
@@ -191,8 +195,8 @@ class Sock:
         "dsack_dups", "rcv_ooopack", "timeout_rehash", "chrono_kind", "chrono_start_us", "chrono_us",
         # --- why (gates, close, net) ---
         "gate", "gate_since_ns", "gate_seq", "gate_below", "gate_sums", "trace",
-        # --- rare features, made on demand (cong, fastopen, icmp_err, request, sockopt_ip, sockopt_tcp, zerocopy) ---
-        "fastopen", "error_queue", "saved_syn", "cong_name", "zerocopy_id",
+        # --- rare features, made on demand (cong, fastopen, icmp_err, listen, request, sockopt_ip, sockopt_tcp, timestamping, zerocopy) ---
+        "fastopen", "error_queue", "saved_syn", "cong_name", "zerocopy_id", "tstamp_flags", "tstamp_base",
     )  # fmt: skip
 
     def __init__(self, host: Host, family: int) -> None:
@@ -475,6 +479,8 @@ class Sock:
         self.fastopen: Any = None
         self.error_queue: Any = None
         self.saved_syn: bytes | None = None
+        self.tstamp_flags = 0  # SO_TIMESTAMPING
+        self.tstamp_base = 0
         self.zerocopy_id = 0  # number of the next call with MSG_ZEROCOPY
         self.cong_name: str | None = None
 

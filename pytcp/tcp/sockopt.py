@@ -14,7 +14,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import NoReturn
 
-from . import keepalive, rwnd, sockopt_ip, sockopt_tcp
+from . import keepalive, rwnd, sockopt_ip, sockopt_tcp, timestamping
 from .const import SF_LISTEN
 from .sock import Sock
 from .sockopt_kinds import (
@@ -148,6 +148,7 @@ SO_NOFCS = 43
 SO_LOCK_FILTER = 44
 SO_SELECT_ERR_QUEUE = 45
 SO_BUSY_POLL = 46
+SO_TIMESTAMPING = 37
 SO_ZEROCOPY = 60
 SO_MAX_PACING_RATE = 47
 SO_BPF_EXTENSIONS = 48
@@ -416,6 +417,7 @@ _SET: dict[Key, Setter] = (
         (SOL_SOCKET, SO_MARK): _set_mark,
         (SOL_SOCKET, SO_PEEK_OFF): _set_peek_off,
         (SOL_SOCKET, SO_LOCK_FILTER): _set_lock_filter,
+        (SOL_SOCKET, SO_TIMESTAMPING): timestamping.set_flags,
         (SOL_SOCKET, SO_ZEROCOPY): in_range((SOL_SOCKET, SO_ZEROCOPY), 0, 1),
         (SOL_SOCKET, SO_BUSY_POLL): in_range((SOL_SOCKET, SO_BUSY_POLL), 0, INT_MAX),
         (SOL_SOCKET, SO_INCOMING_CPU): in_range((SOL_SOCKET, SO_INCOMING_CPU), -INT_MAX - 1, INT_MAX),
@@ -464,6 +466,7 @@ _GET: dict[Key, Getter] = (
         (SOL_SOCKET, SO_PROTOCOL): constant(IPPROTO_TCP),
         (SOL_SOCKET, SO_DOMAIN): lambda sk: AF_INET if sk.family == 4 else AF_INET6,
         (SOL_SOCKET, SO_PEEK_OFF): field("peek_off"),
+        (SOL_SOCKET, SO_TIMESTAMPING): field("tstamp_flags"),
         (SOL_SOCKET, SO_MAX_PACING_RATE): lambda sk: _U64.pack(sk.max_pacing_rate),
         (SOL_SOCKET, SO_MEMINFO): _get_meminfo,
         (SOL_SOCKET, SO_COOKIE): _get_cookie,

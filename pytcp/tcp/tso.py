@@ -129,6 +129,8 @@ def fragment(sk: Sock, skb: Skb, n: int, mss: int) -> Skb:
     if skb.slabs:
         new.share_slabs(skb)
         skb.trim_slabs()
+    if skb.stamp is not None:
+        skb.split_stamp(new)
     new.eor = skb.eor
     skb.eor = False
     new.sacked = skb.sacked

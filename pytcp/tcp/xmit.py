@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from . import cwnd, delack, ecn, fastopen_client, gates, memory, mtu, mtu_probe, options, pacing, push, rate, retransmit, rwnd, sendmsg, timers, tlp, tso, tsq
+from . import cwnd, delack, ecn, fastopen_client, gates, memory, mtu, mtu_probe, options, pacing, push, rate, retransmit, rwnd, sendmsg, timers, timestamping, tlp, tso, tsq
 from . import trace as tracing
 from .chrono import BUSY, RWND_LIMITED
 from .chrono import start as chrono_start
@@ -125,6 +125,8 @@ def transmit_skb(sk: Sock, skb: Skb) -> int:
         return error
     if sk.pacing_status:
         pacing.after_send(sk, skb, prior_wstamp)
+    if skb.stamp is not None:
+        timestamping.sent(sk, skb, th, ip_ecn)
     ts = sk.tsorted
     if ts.tail is not skb:
         if skb.tprev is not None or ts.head is skb:
@@ -226,6 +228,8 @@ def grow(sk: Sock, skb: Skb, want: int) -> None:
         skb.end_seq = nxt.end_seq
         memory.uncharge_send(sk, nxt.truesize - take)
         sk.write_queue.remove(nxt)
+        if nxt.stamp is not None:
+            skb.stamp = nxt.stamp
         if nxt.slabs:
             skb.share_slabs(nxt)
             nxt.free_slabs()

@@ -13,7 +13,7 @@ from struct import pack
 from typing import Any
 
 from pytcp.sockets.epoll import EPOLLET, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, Epoll
-from pytcp.tcp import api, const, sockopt, sockopt_ip, sockopt_tcp
+from pytcp.tcp import api, const, sockopt, sockopt_ip, sockopt_tcp, timestamping
 from pytcp.tcp.sock import Sock
 from pytcp.wire.addr import format_ip
 
@@ -117,7 +117,12 @@ def _errors(sk: Sock) -> Any:
                 return found
             raise
         fields: dict[str, Any] = {name: getattr(report, name) for name in ("origin", "type", "code", "info")}
-        found.append(fields | {"ee_errno": error_name(report.errno) if report.errno else 0, "len": len(report.payload), "data": report.data})
+        fields |= {"ee_errno": error_name(report.errno) if report.errno else 0, "len": min(len(report.payload), 2048), "data": report.data}
+        if report.origin == timestamping.ORIGIN_TIMESTAMPING and sk.tstamp_flags & timestamping.SOFTWARE:
+            fields["stamp"] = "yes"
+        if report.origin == timestamping.ORIGIN_TIMESTAMPING and sk.tstamp_flags & timestamping.OPT_STATS:
+            fields["opt_stats"] = len(report.payload)
+        found.append(fields)
 
 
 def _ioctl(sk: Sock, args: list[str]) -> Any:

@@ -127,6 +127,9 @@ class FakeHost:
         for sk, skb, truesize in ring:
             tsq.wfree(sk, skb, truesize)
 
+    def looped(self, sk: Sock, th: bytes, length: int, gso_size: int, ecn: int) -> tuple[bytes, bool]:
+        return bytes(34) + th, True
+
     def reply(self, family: int, src: bytes, dst: bytes, th: bytes, payload: bytes, tos: int, ttl: int, mark: Any, flowlabel: int = 0, dev_if: int = 0) -> None:
         self.replies.append((th, payload))
 
