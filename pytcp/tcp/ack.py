@@ -10,7 +10,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import challenge, cwnd, ecn, frto, mtu, mtu_probe, pacing, paws, probe0, prr, rack, rate, reassembly, retransmit, rtt, sack, timers, timestamping, tlp, tso, undo
+from . import (
+    challenge,
+    cwnd,
+    ecn,
+    frto,
+    mtu,
+    mtu_probe,
+    pacing,
+    paws,
+    probe0,
+    prr,
+    rack,
+    rate,
+    reassembly,
+    retransmit,
+    rtt,
+    sack,
+    timers,
+    timestamping,
+    tlp,
+    tso,
+    undo,
+)
 from . import trace as tracing
 from .chrono import BUSY
 from .chrono import stop as chrono_stop

@@ -10,7 +10,28 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from . import cwnd, delack, ecn, fastopen_client, gates, memory, mtu, mtu_probe, options, pacing, push, rate, retransmit, rwnd, sendmsg, timers, timestamping, tlp, tso, tsq
+from . import (
+    cwnd,
+    delack,
+    ecn,
+    fastopen_client,
+    gates,
+    memory,
+    mtu,
+    mtu_probe,
+    options,
+    pacing,
+    push,
+    rate,
+    retransmit,
+    rwnd,
+    sendmsg,
+    timers,
+    timestamping,
+    tlp,
+    tso,
+    tsq,
+)
 from . import trace as tracing
 from .chrono import BUSY, RWND_LIMITED
 from .chrono import start as chrono_start
