@@ -21,7 +21,7 @@ from pytcp.net import sysctl
 from pytcp.net.stack import Stack
 from pytcp.sockets.cmsg import MSG_ERRQUEUE
 from pytcp.sockets.epoll import Epoll
-from pytcp.sockets.socket import IOCTLS, MSG_FASTOPEN, MSG_ZEROCOPY, Socket
+from pytcp.sockets.socket import IOCTLS, MSG_FASTOPEN, MSG_ZEROCOPY, SIOCATMARK, Socket
 from pytcp.tcp.const import MSG_PEEK, MSG_WAITALL, SYN_RECV, SYN_SENT
 from pytcp.tcp.info import TcpInfo
 
@@ -510,8 +510,21 @@ class PytcpCalls:
             raise Unsupported(f"open({path!r}): only files the script has made with dd")
         return Buffer(bytearray(content))
 
-    def splice(self, source: Descriptor | Buffer, sink: Descriptor | Buffer, size: int, flags: int) -> Any:
-        raise Unsupported("splice: pytcp does not have it")
+    def splice(self, source: Descriptor | Buffer, sink: Descriptor | Buffer, size: int, flags: int) -> Waits:
+        """Between a socket and a pipe: what reading and writing would move, but never past the urgent mark."""
+        if isinstance(source, Buffer) == isinstance(sink, Buffer):
+            raise _bad(errno.EINVAL)
+        if isinstance(source, Buffer):
+            data = bytes(source.data[source.offset : source.offset + size])
+            sent: int = yield from self.send(sink, [data], 0, "splice", None)
+            source.offset += sent
+            return sent
+        if source.sock.ioctl(SIOCATMARK):
+            return 0
+        data = yield from self.recv(source, size, 0, "splice")
+        assert isinstance(sink, Buffer)
+        sink.data += data
+        return len(data)
 
     def sendfile(self, sink: Descriptor, source: Buffer, offset: int | None, size: int) -> Waits:
         if not isinstance(source, Buffer):
