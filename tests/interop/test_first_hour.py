@@ -41,7 +41,7 @@ def commands(section: int) -> list[tuple[str, list[str]]]:
 def pattern(line: str) -> str:
     """What a printed line must look like: its words, any number where there is one, anything for "...", any white space."""
     text = re.sub(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", "MAC", line.strip())
-    text = re.escape(text).replace(re.escape("..."), ".*").replace("REACHABLE", "(REACHABLE|STALE|DELAY|PROBE)")
+    text = re.escape(text).replace(re.escape("..."), ".*").replace("REACHABLE", "(REACHABLE|STALE|DELAY|PROBE)").replace("9775\\ bytes", "9775\\ (bytes|kB)")
     text = re.sub(r"\\\[\d+/\w+/[^]]*\]", r"\\[[^]]*]", text)
     text = re.sub(r"\d+((\\\.|,)\d+)*", r"\\d[\\d.,]*", text)
     return re.sub(r"(\\ )+", r"\\s+", text).replace("MAC", "[0-9a-f:]{17}")
