@@ -11,7 +11,6 @@ super-frames lasts over a millisecond.
 
 from __future__ import annotations
 
-from operator import attrgetter
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from pytcp.link.gro import Gro
 from pytcp.link.offload import segment
 from pytcp.link.qdisc import RING, Hooks, Qdisc, Settings, make
 from pytcp.link.txring import LIMIT, TxRing
-from pytcp.tcp.pacing import kept_by_qdisc
+from pytcp.tcp.pacing import departure, kept_by_qdisc
 from pytcp.wire.addr import MAC_BROADCAST
 from pytcp.wire.checksum import ones_sum
 from pytcp.wire.errors import WireError
@@ -457,7 +456,7 @@ class Interface:
         spec: "pfifo", "fq" or settings of one's own. Raises ValueError."""
         new = None
         if spec is not None:
-            hooks = Hooks(self.stack.heap, self.ring, attrgetter("wstamp_ns"), kept_by_qdisc)
+            hooks = Hooks(self.stack.heap, self.ring, departure, kept_by_qdisc)
             new = make(spec, hooks, self.mtu + len(self.room))
         if self.qdisc is not None:
             for frame in self.qdisc.close():

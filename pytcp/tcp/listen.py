@@ -107,6 +107,7 @@ def inherit(child: Sock, sk: Sock) -> None:
     child.max_pacing_rate = sk.max_pacing_rate
     child.pacing_rate = sk.pacing_rate
     child.pacing_status = sk.pacing_status
+    child.tx_delay_ns = sk.tx_delay_ns
     child.rcvbuf = sk.rcvbuf
     child.rcvbuf_locked = sk.rcvbuf_locked
     child.rcvlowat = sk.rcvlowat

@@ -57,6 +57,11 @@ def kept_by_qdisc(sk: Sock) -> None:
     sk.pacing_status = STATUS_FQ
 
 
+def departure(sk: Sock) -> int:
+    """When the segment that `sk` sends now may leave, ns: for a qdisc that keeps departure times."""
+    return sk.wstamp_ns + sk.tx_delay_ns
+
+
 def after_send(sk: Sock, skb: Skb, prior_wstamp_ns: int) -> None:
     """Advance the next departure time by what this skb costs at the pacing rate."""
     if sk.pacing_status != STATUS_NONE:

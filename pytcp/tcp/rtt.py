@@ -120,6 +120,14 @@ def set_rto(sk: Sock) -> None:
     sk.rto_ns = min(rto_from_srtt_ns(sk), sk.rto_max_ns)
 
 
+def shift(sk: Sock, change_us: int) -> None:
+    """The round trip has become so much longer (or shorter), us, by our own doing; the minimum begins anew."""
+    sk.srtt_us = min(max(sk.srtt_us + (change_us << 3), 1), UNKNOWN)
+    set_rto(sk)
+    sk.rtt_min = None
+    sk.min_rtt_us = UNKNOWN
+
+
 def sample(sk: Sock, maybe_delayed: bool, seq_rtt_us: int, ca_rtt_us: int) -> None:
     """Apply the RTT sample of an ACK, us; `ca_rtt_us` (-1: none) feeds the minimum.
 

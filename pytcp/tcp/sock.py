@@ -159,8 +159,8 @@ class Sock:
         "rack_last_delivered", "tlp_high_seq", "tlp_retrans", "frto", "sack_reneged", "total_rto", "total_rto_recoveries", "total_rto_time_ms", "rto_stamp",
         # --- delivery rate (rate) ---
         "first_tx_us", "delivered_us", "rate_delivered", "rate_interval_us", "rate_app_limited",
-        # --- pacing (pacing, handshake, listen, sockopt, timers, xmit, cong) ---
-        "pacing_rate", "max_pacing_rate", "pacing_status", "pacing_shift", "wstamp_ns", "lsndtime_ns", "pacing_deadline",
+        # --- pacing (pacing, sockopt_tcp, handshake, listen, sockopt, timers, xmit, cong) ---
+        "pacing_rate", "max_pacing_rate", "pacing_status", "pacing_shift", "tx_delay_ns", "wstamp_ns", "lsndtime_ns", "pacing_deadline",
         # --- ECN (ecn, request, retransmit, undo) ---
         "ecn_flags", "received_ecn",
         # --- receive sequence (established, reassembly, recv, rwnd, urgent, handshake, request, fastopen) ---
@@ -349,6 +349,7 @@ class Sock:
         self.max_pacing_rate = 0xFFFFFFFFFFFFFFFF
         self.pacing_status = 0  # 0 none, 1 needed (internal timer), 2 fq
         self.pacing_shift = 10
+        self.tx_delay_ns = 0  # TCP_TX_DELAY
         self.wstamp_ns = 0
         self.lsndtime_ns = 0
         self.pacing_deadline = NEVER

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 
-from . import cong, delack, fastopen, fastopen_client, info, keepalive, mtu, options, rwnd, xmit
-from .const import CLOSE, LISTEN, NAGLE_CORK, NAGLE_OFF, NAGLE_PUSH, NSEC_PER_MSEC, NSEC_PER_SEC, SF_CLOSE, SF_LISTEN
+from . import cong, delack, fastopen, fastopen_client, info, keepalive, mtu, options, pacing, rtt, rwnd, xmit
+from .const import CLOSE, ESTABLISHED, LISTEN, NAGLE_CORK, NAGLE_OFF, NAGLE_PUSH, NSEC_PER_MSEC, NSEC_PER_SEC, SF_CLOSE, SF_LISTEN
 from .sock import Sock
 from .sockopt_kinds import (
     IPPROTO_TCP,
@@ -25,6 +25,7 @@ from .sockopt_kinds import (
     field,
     flag,
     in_range,
+    keep,
     kept_getter,
     ticks,
     to_int,
@@ -75,6 +76,19 @@ RTO_MIN_MAX_US = 200_000
 DELACK_MAX_US = 200_000
 MIN_TIMEOUT_TICKS = 2
 TX_DELAY_LIMIT = 1 << 28
+
+
+def _set_tx_delay(sk: Sock, value: int) -> None:
+    """Everything leaves so many us later, where the device has an fq.
+
+    The round trip of a connection changes by as much: what was measured is corrected at once (6.18)."""
+    check(0 <= value < TX_DELAY_LIMIT)
+    keep(sk, (IPPROTO_TCP, TCP_TX_DELAY), value)
+    change = value - sk.tx_delay_ns // 1000
+    sk.tx_delay_ns = value * 1000
+    if change and sk.state == ESTABLISHED:
+        rtt.shift(sk, change)
+        pacing.update_rate(sk)
 
 
 def _push(sk: Sock) -> None:
@@ -308,7 +322,7 @@ SET: dict[Key, Setter] = {key: flag(key) for key in _KEPT} | {
     (IPPROTO_TCP, TCP_FASTOPEN): fastopen.set_max_qlen,
     (IPPROTO_TCP, TCP_FASTOPEN_CONNECT): fastopen_client.set_connect,
     (IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE): _set_no_cookie,
-    (IPPROTO_TCP, TCP_TX_DELAY): in_range((IPPROTO_TCP, TCP_TX_DELAY), 0, TX_DELAY_LIMIT - 1),
+    (IPPROTO_TCP, TCP_TX_DELAY): _set_tx_delay,
     (IPPROTO_TCP, TCP_RTO_MAX_MS): _set_rto_max,
     (IPPROTO_TCP, TCP_RTO_MIN_US): _set_rto_min,
     (IPPROTO_TCP, TCP_DELACK_MAX_US): _set_delack_max,

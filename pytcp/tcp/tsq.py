@@ -42,6 +42,9 @@ def small_queue_check(sk: Sock, skb: Skb, factor: int) -> int:
     if limit > cap and (sysctl.tsq_capped_paced or not sk.pacing_status):
         limit = cap
     limit <<= factor
+    if sk.tx_delay_ns:
+        # what waits for its delayed departure, twice for the overhead; 2^20 us stand for a second
+        limit += sk.pacing_rate * (sk.tx_delay_ns // 1000) >> 19
     return _over(sk, limit)
 
 

@@ -18,7 +18,7 @@ SCRIPTS = sorted(HERE.rglob("*.pkt"))
 NAMES = [str(path.relative_to(HERE)) for path in SCRIPTS]
 SUBJECTS = {
     "handshake", "fastopen", "options", "data", "delack", "close", "window", "paws", "rfc5961", "keepalive", "simultaneous", "reorder", "urgent", "icmp", "ecn",
-    "timewait", "mtu_probing",
+    "timewait", "mtu_probing", "pacing",
 }  # fmt: skip
 RELAXED = Settings({"tolerance_usecs": "20000"})
 

@@ -27,6 +27,7 @@ SOL_SOCKET = 1
 SO_MAX_PACING_RATE = 47
 IPPROTO_TCP = 6
 TCP_CONGESTION = 13
+TCP_TX_DELAY = 37
 
 
 class World:
@@ -100,6 +101,21 @@ def test_a_paced_socket_leaves_departure_times_to_fq_and_they_are_kept_to_the_na
     # a departure that was late (the window was used up) moves the next by less than that
     assert sum(gap == due for gap, due in gaps) > 0.95 * len(gaps)
     assert all(gap >= due // 2 for gap, due in gaps)
+
+
+@pytest.mark.parametrize(("qdisc", "delay_ms"), [("fq", 20), (None, 0)])
+def test_tcp_tx_delay_is_kept_by_fq_and_by_nobody_else(qdisc: str | None, delay_ms: int) -> None:
+    """5 ms each way. The round trip is measured from the write: the delay is part of it."""
+    world = World(qdisc)
+    client, _ = world.connect()
+    srtt = client.srtt_us >> 3
+    setsockopt(client, IPPROTO_TCP, TCP_TX_DELAY, 20_000)
+    assert client.srtt_us >> 3 == srtt + 20_000, "corrected at once"
+    written = world.runtime.now()
+    world.write(client, DATA[:1000])
+    world.runtime.run_for(60 * MS)
+    assert [when - written for when, _, _ in world.left] == [delay_ms * MS]
+    assert client.min_rtt_us == (10 + delay_ms) * 1000
 
 
 @pytest.mark.parametrize(("qdisc", "timer", "waits"), [("fq", False, True), (None, True, False)])

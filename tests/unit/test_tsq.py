@@ -9,6 +9,7 @@ import pytest
 from pytcp.tcp import const, input, sendmsg, timers, tsq, xmit
 from pytcp.tcp.skb import Skb
 from pytcp.tcp.sock import Sock
+from pytcp.tcp.sockopt import setsockopt
 
 from .harness import MS, FakeHost, established, segment
 
@@ -51,6 +52,20 @@ def test_tcp_limit_output_bytes_caps_it() -> None:
     sk.sysctl.tcp_limit_output_bytes = 8000
     sendmsg.sendmsg(sk, bytes(200_000))
     assert len(host.take()) == 3, "1 + 2·2832 is not more than 8000, 1 + 3·2832 is"
+
+
+def test_what_waits_for_a_delayed_departure_is_allowed_for() -> None:
+    """TCP_TX_DELAY 10 ms at 100,000 bytes/s: 2·10^5·10^4/2^20 = 1907 bytes on top of 2·2832: 7571."""
+    sk, _ = sender(100_000)
+    sendmsg.sendmsg(sk, bytes(20_000))
+    skb = sk.rtx_queue.head
+    assert skb is not None
+    assert sk.rtx_queue.qlen == 2
+    setsockopt(sk, 6, 37, 10_000)
+    sk.pacing_rate = 100_000
+    for charged, factor, limit in ((7571, 0, 0), (7572, 0, 7571), (4 * 2832 + 1907, 1, 0)):
+        sk.wmem_alloc = charged
+        assert tsq.small_queue_check(sk, skb, factor) == limit
 
 
 @pytest.mark.parametrize(("factor", "limit"), [(0, 2 * (BASE + 2000)), (1, 0)])
