@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from pytcp.link import qdisc as qdiscs
 from pytcp.link.aqm import CoDel, Red
 from pytcp.link.delayed import Delayed
 from pytcp.link.emulator import Emulator, Impairment
@@ -61,11 +62,13 @@ class Wire:
         there: Impairment | None = None,
         back: Impairment | None = None,
         completions: Completions | tuple[Completions, Completions] = "reaped",
+        qdisc: str | qdiscs.Settings | None = None,
         gso_max: int = 65536,
     ) -> None:
         """delay: one way, ns. rate: bit/s of both NICs, 0 = infinite. mtu: bytes of IP. gso_max: of a super-frame.
         receive: "super": a super-frame sent is one received; "segments": none is coalesced; "gro": what arrives together is.
         there, back: what happens to packets from `near` to `far`, and back. completions: of both transmit rings, or a pair.
+        qdisc: before both rings, "pfifo", "fq" or settings of `link.qdisc`.
         zero_ns: the time from which a varying rate counts. writer: records what `near` sends and receives."""
         heap = runtime.heap
         takes = ALL_FEATURES if receive == "super" else F_CSUM | F_RXCSUM
@@ -84,7 +87,7 @@ class Wire:
             first = Capture(first, writer, near.name, realtime_ns=runtime.realtime_ns)
         gro = receive == "gro"
         modes = completions if isinstance(completions, tuple) else (completions, completions)
-        pair = [self._join(near, first, number, 1, modes[0], gro), self._join(far, ends[1], number, 2, modes[1], gro)]
+        pair = [self._join(near, first, number, 1, modes[0], qdisc, gro), self._join(far, ends[1], number, 2, modes[1], qdisc, gro)]
         for i in (0, 1):
             neighbour = bytes((10, 0, number, 2 - i)), bytes.fromhex(f"fd00{number:04x}") + bytes(11) + bytes((2 - i,))
             pair[i].neigh4.add_permanent(neighbour[0], macs[1 - i])
@@ -100,9 +103,10 @@ class Wire:
                     yield {"queue": f"{self.name} {name}", "packets": packets, "bytes": size, "drops": drops, "marks": way.counters.marked}
 
     @staticmethod
-    def _join(host: Host, link: Link, number: int, which: int, completions: Completions, gro: bool) -> Interface:
+    def _join(host: Host, link: Link, number: int, which: int, completions: Completions, qdisc: str | qdiscs.Settings | None, gro: bool) -> Interface:
         addresses = f"10.0.{number}.{which}", f"fd00:{number:x}::{which}"
-        dev = host.stack.add_interface(link, [f"{addresses[0]}/24", f"{addresses[1]}/64"], name=f"eth{len(host.interfaces)}", tx_mode=completions, gro=gro)
+        name = f"eth{len(host.interfaces)}"
+        dev = host.stack.add_interface(link, [f"{addresses[0]}/24", f"{addresses[1]}/64"], name=name, tx_mode=completions, qdisc=qdisc, gro=gro)
         host.interfaces.append(dev)
         if not host.address4:
             host.address4, host.address6 = addresses

@@ -49,3 +49,11 @@ def test_today_the_same_train_would_cost_more() -> None:
     assert (before["train_cwnd"], before["server_train_cwnd"]) == (20, 20)
     assert before["out"] == pytest.approx(4, abs=0.1)
     assert after["out"] == pytest.approx(2, abs=0.05)
+
+
+def test_a_paced_sender_is_not_hurt() -> None:
+    """Under fq the detector wants the whole delay for a train, not half of it: it fires later, at a window of which half holds a message."""
+    figures = run_all("hystart-reset", ["cong_avoid"], sets=[*SHORT, ("qdisc", "fq")], processes=1).outcomes["cong_avoid"].figures
+    assert figures["train"] == 1
+    assert figures["train_cwnd"] >= 40
+    assert 1.98 <= figures["out"] <= 2.05

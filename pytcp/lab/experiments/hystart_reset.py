@@ -10,6 +10,8 @@ small window (`update_gated`), so that a bulk flow's first round began too late 
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pytcp.lab.experiment import Figure, Figures, Setting, experiment
 from pytcp.lab.hosts import AF_INET6
 from pytcp.lab.transactions import RequestResponse
@@ -65,6 +67,7 @@ def run(
     mtu: int = 4168,
     gso_max: Bytes = 131_072,
     wakeup: Time = 2 * US,
+    qdisc: Literal["none", "pfifo", "fq"] = "none",
     bulk_rtt: Time = 150 * MS,
     bulk_rate: Rate = 50_000_000,
     bulk_queue: Count = 619,
@@ -72,7 +75,7 @@ def run(
     # a window that holds two messages from the start
     buffers: dict[str, Setting] = {"net.ipv4.tcp_rmem": "4096 1048576 33554432"}
     client, server = world.host("client", buffers), world.host("server", buffers)
-    world.wire(client, server, delay=rtt // 2, rate=rate, mtu=mtu, gso_max=gso_max)
+    world.wire(client, server, delay=rtt // 2, rate=rate, mtu=mtu, gso_max=gso_max, qdisc=None if qdisc == "none" else qdisc)
     rr = RequestResponse(client, server, message, message, transactions=transactions, wakeup=wakeup, family=AF_INET6)
     world.run(lambda: rr.done)
 
