@@ -323,7 +323,12 @@
       const usable = tracks.filter(track => panel.lines.some(one => track.series[one.column]));
       if (usable.length) panels.push({ ...panel, tracks: usable });
     }
-    for (const panel of data.queues) panels.push({ ...panel });
+    // the queues of the variants in view
+    const variants = new Set(tracks.map(track => track.variant));
+    for (const panel of data.queues) {
+      const usable = panel.tracks.filter(track => variants.has(track.variant));
+      if (usable.length) panels.push({ ...panel, tracks: usable });
+    }
     const gap = printing ? 25 : 44;
     if (printing) {
       // one landscape page

@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("selenium", reason="needs pip install -e .[test]")
 pytest.importorskip("plotly", reason="needs pip install -e .[test]")
 
+from click.testing import CliRunner
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
@@ -25,6 +26,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
+from pytcp.cli.main import cli
 from pytcp.lab.record import Record
 from pytcp.lab.report import write_html
 from tests.sim.recorded import bulk
@@ -279,10 +281,28 @@ def test_variants_of_a_real_run_are_compared_on_one_time_axis(browser: Any, tmp_
     for name, record in records.items():
         drawn = sum(len(trace["x"]) for trace in page.traces(panel="sequence", track=name) if "why" in trace["meta"])
         assert drawn == sum(1 for _ in record.happened("xmit")) > 20
+    assert {trace["meta"]["track"] for trace in page.traces(panel="queue bottleneck")} == {"cubic bottleneck", "reno bottleneck"}
     # one click leaves one of them
     page.script("document.querySelector('#tracks button').click()")
     assert page.traces(panel="sequence", track="cubic") == []
     assert page.traces(panel="sequence", track="reno")
+    assert {trace["meta"]["track"] for trace in page.traces(panel="queue bottleneck")} == {"reno bottleneck"}
+    assert page.complaints() == []
+
+
+def test_the_report_of_an_experiment_opens_with_its_senders_and_its_figures(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "scaling.html"
+    words = ["lab", "run", "scaling-ratio", "--set", "size=200kB", "--set", "rtt=20ms", "--variant", "65-never", "--variant", "128-never", "--html", str(path)]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, done.output
+    page = Page(browser, path)
+    assert {trace["meta"]["track"] for trace in page.traces(panel="sequence")} == {"65-never: server", "128-never: server"}
+    seconds = page.script("return [...document.querySelectorAll('tbody tr')][0].innerText").split("\t")
+    assert seconds[0] == "10 MB downloaded in (s)"
+    assert [float(seconds[place]) for place in (1, 3)] == [40, 22]  # published
+    # the window that was offered bounds what is sent: half of it with half of the share
+    widest = [max(page.traces(panel="windows", track=f"{name}: server", line=name)[0]["y"]) for name in ("65-never", "128-never")]
+    assert widest[0] == pytest.approx(widest[1] / 2, rel=0.02)
     assert page.complaints() == []
 
 
