@@ -64,7 +64,7 @@ def command(
 
     Without FILE it shows what happens in a running stack from now on. A PROGRAM.py is run, in virtual time if it uses that, and all
     its stacks are shown. Any other FILE is a trace that was recorded with --trace (nc, http, run, iperf3) or a record of `pytcp lab`.
-    Options come before FILE. Kinds: docs/why.md.
+    Options come before FILE. Kinds: docs/why.md; what was sent and what held it is --kind xmit,stop,gate.
 
     \b
     Examples:

@@ -53,7 +53,7 @@ WHY = {
     "write": "as long as the write made it: size goal, or a message boundary behind it",
     "cwnd": "the congestion window had room for no more",
     "cwnd/2": "half of the congestion window at most in one burst",
-    "autosize": "about 1 ms of the pacing rate in one burst, with the bonus for a short RTT",
+    "autosize": "about 1 ms of the pacing rate in a burst, more on a short RTT",
     "gso_max": "the device takes no longer super-segment",
     "window": "the peer's window ends here",
     "nagle-tail": "whole segments; the partial one behind them waits",

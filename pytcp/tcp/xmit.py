@@ -308,8 +308,8 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
             why = "tlp"
         elif sysctl.half_cwnd_cap:
             half = sk.snd_cwnd >> 1
-            if quota > half:
-                quota = half or 1
+            if quota > half > 0:
+                quota = half
                 why = "cwnd/2"
         length = skb.length
         if not max_segs and (length > mss or skb.next is not None or trace is not None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -294,3 +295,25 @@ def test_http_get_of_what_is_not_there_leaves_no_file(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "404" in done.stderr
     assert not got.exists()
+
+
+# --- trace, explain ---
+
+
+def test_what_nc_decided_is_recorded_beside_the_packets_and_explained(tmp_path: Path) -> None:
+    """The trace and the capture agree about every byte that was sent for the first time."""
+    trace, capture = tmp_path / "t.jsonl", tmp_path / "c.pcapng"
+    peer = "socat -u TCP4-LISTEN:7000 OPEN:/dev/null"
+    done = pytcp("nc", "10.99.0.1", "7000", "-q", "0.2", "--trace", str(trace), "--pcap", str(capture), "--peer", peer, data="x" * 300_000)
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"trace: {trace} \([\d,]+ events\)", done.stderr)
+    shown = pytcp("trace", "--json", "--kind", "xmit", str(trace))
+    sent = [row for row in map(json.loads, shown.stdout.splitlines()) if not row["rtx"] and row["end_seq"] > row["seq"]]
+    assert [row["seq"] for row in sent] == [0, *(row["end_seq"] for row in sent[:-1])]
+    assert sent[-1]["end_seq"] == 300_000
+    [story] = [story for story in json.loads(pytcp("explain", "--json", str(trace), "7000").stdout) if story["sent"]]
+    assert story["sent"] == sum(gate["bytes"] for gate in story["gates"].values()) == 300_000
+    assert story["ns"] == sum(gate["ns"] for gate in story["gates"].values())
+    fields = ["-T", "fields", "-e", "tcp.len", "-Y", "tcp.dstport == 7000 && tcp.len > 0 && !tcp.analysis.retransmission"]
+    lengths = subprocess.run(["tshark", "-r", str(capture), *fields], capture_output=True, text=True, check=True).stdout.split()
+    assert sum(map(int, lengths)) == 300_000

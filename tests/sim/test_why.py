@@ -13,11 +13,13 @@ from pytcp.lab.explain import flows, of_flow
 from pytcp.lab.record import Record
 from pytcp.lab.tracefile import TraceFile
 from pytcp.link.emulator import Emulator, Impairment
+from pytcp.link.frame import TxFrame
 from pytcp.link.pipe import pipe_pair
 from pytcp.net import snapshot, tracer
 from pytcp.net.stack import Stack
 from pytcp.tcp import api, gates
 from pytcp.tcp.sock import Sock
+from pytcp.wire.tcp import TcpHeader
 
 from .net_world import MS, PEER4, dial, serve, transfer, two_hosts
 
@@ -69,12 +71,21 @@ def test_an_address_that_nobody_has_ends_the_wait_too() -> None:
     assert 3000 * MS <= changes[0]["t_ns"] - start <= 3100 * MS
 
 
-def lossy(meta: Path) -> tuple[Sock, Record, list[str]]:
-    """A transfer over a path that loses and reorders, traced into a file."""
+def lossy(meta: Path, frames: list[TxFrame] | None = None) -> tuple[Sock, Record, list[str]]:
+    """A transfer over a path that loses, traced into a file; `frames` is given what the stack hands to its device."""
     runtime = VirtualRuntime()
     near, far = pipe_pair(runtime.heap, delay_ns=5 * MS)
     wire = Emulator(near, runtime.heap, 5, tx=Impairment(rate=20_000_000, queue_bytes=60_000, loss=0.01))
     first, second = Stack(runtime, seed=1), Stack(runtime, seed=2)
+    if frames is not None:
+        send = wire.send
+
+        def seen(batch: Any) -> int:
+            taken = send(batch)
+            frames.extend(batch[:taken])
+            return taken
+
+        wire.send = seen  # type: ignore[method-assign]
     file = TraceFile(meta, experiment="a test")
     tracer.attach(first, file.listener)
     first.add_interface(wire, ["10.0.0.1/24"])
@@ -119,6 +130,23 @@ def test_what_left_covers_every_byte_once(tmp_path: Path) -> None:
             at = row["end_seq"]
         assert (row["gso_size"] == 0) == (row["segs"] == 1)
     assert at == 400_000
+
+
+def test_the_trace_is_what_the_device_was_given(tmp_path: Path) -> None:
+    """Sizes, sequence numbers and flags of every super-segment with data, read from the frames."""
+    frames: list[TxFrame] = []
+    sk, record, _ = lossy(tmp_path / "t.jsonl", frames)
+    given = []
+    for frame in frames:
+        length = sum(map(len, frame.parts))
+        if length:
+            head = TcpHeader.parse(bytes(frame.head)[34:])
+            flags = "".join(name for name, bit in (("P", 8), (".", 16)) if head.flags & bit)
+            given.append(((head.seq - sk.iss - 1) & 0xFFFFFFFF, length, frame.gso_size, flags))
+    with_data = [row for row in record.happened("xmit") if row["end_seq"] > row["seq"]]
+    told = [(row["seq"], row["end_seq"] - row["seq"], row["gso_size"], row["flags"]) for row in with_data]
+    assert given == told
+    assert len(told) > 100
 
 
 def test_each_loss_is_told_before_its_retransmission(tmp_path: Path) -> None:

@@ -76,8 +76,8 @@ def test_a_trace_is_a_table_with_a_heading_per_connection(recorded: Path) -> Non
     assert run(trace_command.command, recorded).stdout.splitlines() == [
         "        time     since      event      what                             why",
         "                         #1 10.0.0.1:40000 > 10.0.0.2:80",
-        "    0.000000             #1 xmit       0-2,896  2x1448 P.               autosize   at most 2 segments; about 1 ms of the pacing rate in one burst,"
-        " with the bonus for a short RTT",
+        "    0.000000             #1 xmit       0-2,896  2x1448 P.               autosize   at most 2 segments; about 1 ms of the pacing rate in a burst,"
+        " more on a short RTT",
         "                         #1 stop       52,104 bytes wait                cwnd       full at 10 packets",
         "    0.020600  +20.6 ms   #1 ack        to 1,448, window 65,160                     2 packets delivered, rtt 20.6 ms; SACK 2,896-4,344",
         "                         #2 [fd00::1]:40001 > [fd00::2]:443",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import pytcp.tcp
 from pytcp.tcp import close, const, ecn, input, sendmsg, timers, trace, tso, xmit
@@ -210,6 +213,84 @@ def test_the_end_is_a_state() -> None:
     sk, told = traced()
     close.done(sk)
     assert told.of("state", "old", "new") == [("ESTABLISHED", "CLOSE")]
+
+
+class Doubting:
+    """Holds what is said about each new super-segment against the connection as it is then."""
+
+    def __init__(self) -> None:
+        self.whys: set[str] = set()
+
+    def event(self, sk: Sock, kind: str, **told: Any) -> None:
+        if kind != "xmit" or told["rtx"] or told["end_seq"] == told["seq"]:
+            return
+        why, segs, quota, end = told["why"], told["segs"], told["quota"], told["end_seq"]
+        room = told["cwnd"] - told["inflight"]
+        edge = sk.snd_una + sk.snd_wnd - sk.iss - 1
+        written = sk.write_seq - sk.iss - 1
+        self.whys.add(why)
+        assert end <= min(edge, written)
+        if why == "cwnd":
+            assert segs == quota == room
+        elif why == "cwnd/2":
+            assert segs == quota == max(told["cwnd"] // 2, 1) < room
+        elif why in ("autosize", "gso_max"):
+            assert segs == quota == told["max_segs"] <= room
+            assert (why == "gso_max") == ((segs + 1) * 1000 > sk.gso_max_size)
+        elif why == "window":
+            assert edge - 1000 < end < written
+        elif why == "nagle-tail":
+            assert 0 < written - end < 1000
+            assert (end - told["seq"]) % 1000 == 0
+        elif why == "queue":
+            assert end == written
+        else:
+            assert why == "write"
+            assert end < written
+            assert end - told["seq"] < quota * 1000
+
+
+def converse(steps: list[tuple[str, int]], tracer: Doubting, **fields: Any) -> None:
+    host = FakeHost()
+    sk = established(host, **{"mss": 1000, "srtt_us": 40_000} | fields)
+    sk.trace = tracer
+    flags = {"write": 0, "more": const.MSG_MORE, "message": const.MSG_EOR}
+    for step, n in steps:
+        if step in flags:
+            with suppress(BlockingIOError):
+                sendmsg.sendmsg(sk, bytes(n), flags[step])
+        elif step == "ack":
+            input.receive(sk, segment(sk, ack=max(sk.snd_una, sk.snd_nxt - n % 3000) - sk.iss))
+        elif step == "window":
+            input.receive(sk, segment(sk, ack=sk.snd_una - sk.iss, window=n))
+        elif step == "cwnd":
+            sk.snd_cwnd = n % 30 + 1
+        elif step == "rate":
+            sk.pacing_rate = n * 1000
+        elif step == "nonagle":
+            sk.nonagle = n % 3
+        host.advance(n % 50 * MS // 10)
+
+
+STEPS = st.tuples(st.sampled_from(["write", "more", "message", "ack", "window", "cwnd", "rate", "nonagle"]), st.integers(1, 20_000))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(STEPS, max_size=40), st.sampled_from([65_000, 4500]))
+def test_the_reason_of_a_size_is_true_whatever_happens(steps: list[tuple[str, int]], gso_max_size: int) -> None:
+    converse(steps, Doubting(), gso_max_size=gso_max_size)
+
+
+def test_every_reason_of_new_data_comes_up_in_such_conversations() -> None:
+    """So that the test above is about all of them (urgent data, loss probes and window probes have tests of their own)."""
+    doubting = Doubting()
+    converse([("cwnd", 9), ("write", 20_000)], doubting)
+    converse([("cwnd", 29), ("rate", 3000), ("write", 9000)], doubting)
+    converse([("cwnd", 29), ("write", 20_000)], doubting, gso_max_size=4500)
+    converse([("nonagle", 1), ("window", 2600), ("write", 9000)], doubting)
+    converse([("nonagle", 2), ("write", 2500)], doubting)
+    converse([("window", 1), ("message", 1500), ("message", 1500), ("nonagle", 1), ("window", 20_000)], doubting)
+    assert doubting.whys == {"cwnd", "cwnd/2", "autosize", "gso_max", "window", "nagle-tail", "queue", "write"}
 
 
 def test_every_reason_has_words() -> None:

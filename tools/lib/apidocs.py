@@ -48,6 +48,9 @@ MODULES = (
     ("pytcp.tcp.cong", "registering congestion controls"),
     ("pytcp.tcp.cong.base", "writing one"),
     ("pytcp.tcp.info", "tcp_info"),
+    ("pytcp.tcp.gates", "what a connection waits for"),
+    ("pytcp.tcp.trace", "decisions as events"),
+    ("pytcp.net.tracer", "listening to them"),
 )
 
 
