@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -112,6 +113,9 @@ def run(
 
     settings = _settings(sets)
     errors = Console(stderr=True)
+    for file in filter(None, (html, record, pcap)):
+        if not Path(file).absolute().parent.is_dir():
+            raise Failed(f"{file}: there is no such folder")
     if real:
         from pytcp.lab import rootless
 

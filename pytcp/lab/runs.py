@@ -6,9 +6,13 @@ is the same to the last digit for the same seed.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import multiprocessing.connection
 import os
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NamedTuple
@@ -65,17 +69,12 @@ def run_all(
             outcomes[name] = run_variant(which, name, seed, profile, sets, *files[name])
             finished(name)
         return Result(chosen, seed, profile, outcomes)
-    pool = ProcessPoolExecutor(processes or _processors(), mp_context=multiprocessing.get_context("spawn"))
-    try:
+    with workers(min(processes or processors(), len(names))) as pool:
         futures = {pool.submit(run_variant, which, name, seed, profile, sets, *files[name]): name for name in names}
         done = {}
         for future in as_completed(futures):
             done[futures[future]] = future.result()
             finished(futures[future])
-    except BrokenProcessPool as error:
-        raise ExperimentError(f"a process that ran a variant of {chosen.name} was killed (out of memory?)") from error
-    finally:
-        pool.shutdown(cancel_futures=True)
     return Result(chosen, seed, profile, {name: done[name] for name in names})
 
 
@@ -109,5 +108,39 @@ def file_of(path: str, variant: str, count: int) -> str:
     return f"{stem}-{'-'.join(part for part in word.split('-') if part)}{suffix}"
 
 
-def _processors() -> int:
+def processors() -> int:
+    """How many processors this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+@contextlib.contextmanager
+def workers(count: int) -> Iterator[ProcessPoolExecutor]:
+    """A pool of processes; none of them outlives the block, however it ends. Raises ExperimentError when one was killed."""
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=_worker)
+    done = False
+    try:
+        yield pool
+        done = True
+    except BrokenProcessPool as error:
+        raise ExperimentError("a process that ran a part of it was killed (out of memory?)") from error
+    finally:
+        pool.shutdown(wait=done, cancel_futures=True)
+        if not done:
+            for child in set(multiprocessing.active_children()) - others:
+                child.terminate()
+                child.join()
+
+
+def _worker() -> None:
+    """In each process: Ctrl-C is the parent's business, and without a parent there is nothing to do."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def orphaned() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=orphaned, daemon=True).start()

@@ -15,21 +15,17 @@ import hashlib
 import importlib
 import itertools
 import json
-import multiprocessing
-import multiprocessing.connection
 import os
 import platform
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytcp
 
 from .experiment import Experiment, ExperimentError, Setting, load, run_variant
+from .runs import processors, workers
 from .units import nearest
 
 NO_DASK = "sweeps on a cluster need Dask: pip install 'pytcp-stack[dask]'"
@@ -122,41 +118,13 @@ Results = Iterator[tuple[Point, Outcome]]
 
 def on_processes(sweep: Sweep, points: Sequence[Point], processes: int = 0) -> Results:
     """Run points in processes, one per processor by default; yields them as they finish. Ending it early ends the processes."""
-    others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(
-        min(processes or len(os.sched_getaffinity(0)), len(points)) or 1, mp_context=multiprocessing.get_context("spawn"), initializer=_worker
-    )
-    done = False
-    try:
+    with workers(min(processes or processors(), len(points)) or 1) as pool:
         futures = {pool.submit(run_point, sweep.which, point, sweep.profile, sweep.sets): point for point in points}
         waiting: set[Future[Outcome]] = set(futures)
         while waiting:
             finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             for future in finished:
                 yield futures[future], future.result()
-        done = True
-    except BrokenProcessPool as error:
-        raise ExperimentError("a process that ran a point was killed (out of memory?)") from error
-    finally:
-        pool.shutdown(wait=done, cancel_futures=True)
-        if not done:
-            for child in set(multiprocessing.active_children()) - others:
-                child.terminate()
-                child.join()
-
-
-def _worker() -> None:
-    """In each process: Ctrl-C is the parent's business, and without a parent there is nothing to do."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def orphaned() -> None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=orphaned, daemon=True).start()
 
 
 def on_dask(sweep: Sweep, points: Sequence[Point], address: str) -> Results:

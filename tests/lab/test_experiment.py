@@ -220,3 +220,14 @@ def test_the_congestion_control_of_the_page(tmp_path: Path) -> None:
     # 1448 of each 1514 bytes at 20 Mbit/s are 19.1 Mbit/s
     assert all(18.5 < of["mbit"] < 19.2 for of in figures.values())
     assert figures["polite"]["srtt_ms"] < 60 < 120 < figures["cubic"]["srtt_ms"]
+
+
+def test_where_a_file_cannot_be_written_is_said_before_anything_runs(own: Path) -> None:
+    assert "/nowhere/x.html: there is no such folder" in message(own, "--html", "/nowhere/x.html")
+
+
+def test_a_report_of_all_variants(own: Path, tmp_path: Path) -> None:
+    pytest.importorskip("plotly")
+    assert cli("run", own, "--html", tmp_path / "r.html", "-j", "1").exit_code == 0
+    page = (tmp_path / "r.html").read_text()
+    assert "mine: A question" in page and "plain" in page and "small" in page
