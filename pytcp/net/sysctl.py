@@ -25,7 +25,6 @@ class Sysctl(TcpSysctl):
 
     # net.ipv4
     ip_default_ttl: int = 64
-    ip_unprivileged_port_start: int = 1024
     ip_nonlocal_bind: int = 0
     ipfrag_high_thresh: int = 4194304
     ipfrag_time: int = 30
@@ -84,7 +83,6 @@ class Sysctl(TcpSysctl):
     autoconf: int = 1
     accept_redirects6: int = 1
     router_solicitations: int = -1
-    router_solicitation_delay: int = 1
     router_solicitation_interval: int = 4
     router_solicitation_max_interval: int = 3600
     max_addresses: int = 16
@@ -129,7 +127,6 @@ def _neigh(family: int) -> tuple[Entry, ...]:
 TABLE: tuple[Entry, ...] = (
     *TCP_TABLE,
     _v4("ip_default_ttl", 1, 255, "TTL of what the host sends"),
-    _v4("ip_unprivileged_port_start", 0, 65535, "first port anyone may bind"),
     _v4("ip_nonlocal_bind", 0, 1, "allow binding to addresses the host does not have"),
     _v4("ipfrag_high_thresh", 0, None, "memory of incomplete IPv4 datagrams, bytes"),
     _v4("ipfrag_time", 0, _I31, "seconds an incomplete IPv4 datagram is kept"),
@@ -146,7 +143,7 @@ TABLE: tuple[Entry, ...] = (
     _conf4("accept_redirects", 0, 1, "follow ICMP redirects", "accept_redirects4"),
     _conf4("secure_redirects", 0, 1, "only to gateways of the default router list"),
     _conf4("shared_media", 0, 1, "the link carries several subnets"),
-    _conf4("accept_source_route", 0, 1, "accept source-routed packets", "accept_source_route4"),
+    _conf4("accept_source_route", 0, 0, "source-routed packets are accepted; here they never are", "accept_source_route4"),
     _conf4("arp_ignore", 0, 8, "which requests are answered: 0 for any local address, 1 for one of the interface"),
     _conf4("arp_announce", 0, 2, "choice of the sender address in requests"),
     _conf4("arp_accept", 0, 2, "make an entry from gratuitous ARP"),
@@ -179,7 +176,6 @@ TABLE: tuple[Entry, ...] = (
     _conf6("autoconf", 0, 1, "make addresses from advertised prefixes"),
     _conf6("accept_redirects", 0, 1, "follow ICMPv6 redirects", "accept_redirects6"),
     _conf6("router_solicitations", -1, _I31, "router solicitations sent; -1 = until a router answers"),
-    _conf6("router_solicitation_delay", 0, _I31, "seconds before the first"),
     _conf6("router_solicitation_interval", 0, _I31, "seconds to the second, doubling after"),
     _conf6("router_solicitation_max_interval", 0, _I31, "largest interval, seconds"),
     _conf6("max_addresses", 0, _I31, "most autoconfigured addresses of an interface; 0 = no limit"),
@@ -247,7 +243,8 @@ def set_(sysctl: Sysctl, name: str, value: Setting) -> None:
         numbers = _as_ints(name, value, len(old) if isinstance(old, tuple) else 1)
         for number in numbers:
             if (entry.low is not None and number < entry.low) or (entry.high is not None and number > entry.high):
-                raise OSError(errno.EINVAL, f"{name}: {number} is outside {entry.low}..{entry.high}")
+                allowed = f"{number} is outside {entry.low}..{entry.high}" if entry.low != entry.high else f"only {entry.low} is possible"
+                raise OSError(errno.EINVAL, f"{name}: {allowed}")
         if entry.attr == "ip_local_port_range" and numbers[0] > numbers[1]:
             raise OSError(errno.EINVAL, f"{name}: the first port is above the last")
         setattr(sysctl, entry.attr, numbers if isinstance(old, tuple) else numbers[0])

@@ -74,11 +74,11 @@ ROWS: tuple[Row, ...] = (
 
 
 def settings(name: str) -> dict[str, Value | str]:
-    """Attribute → value of a profile, for every sysctl of `sysctl.TABLE` but the profile's name. Raises KeyError."""
+    """Attribute → value of a profile, for every sysctl of `sysctl.TABLE` but the profile's name and a secret key. Raises KeyError."""
     if name not in NAMES:
         raise KeyError(name)
     column = NAMES.index(name)
-    values = {entry.attr: getattr(TcpSysctl, entry.attr) for entry in TABLE if entry.attr != "profile"}
+    values = {entry.attr: getattr(TcpSysctl, entry.attr) for entry in TABLE if entry.attr not in ("profile", "tcp_fastopen_key")}
     values |= {row.attr: row.values[column] for row in ROWS}
     return values
 

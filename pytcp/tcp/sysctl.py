@@ -51,7 +51,7 @@ class TcpSysctl:
     tcp_mtu_probing: int = 0
     tcp_probe_interval: int = 600
     tcp_probe_threshold: int = 8
-    tcp_no_metrics_save: int = 0
+    tcp_no_metrics_save: int = 1
     tcp_notsent_lowat: int = 0xFFFFFFFF
     tcp_orphan_retries: int = 0
     tcp_pacing_ca_ratio: int = 120
@@ -210,7 +210,7 @@ TABLE: tuple[Entry, ...] = (
     _ipv4("tcp_mtu_probing", 0, 255, "0 off, 1 after a black hole, 2 always"),
     _ipv4("tcp_probe_interval", 0, 0xFFFFFFFF, "seconds after which MTU probing searches again"),
     _ipv4("tcp_probe_threshold", None, _I31, "bytes between bottom and top at which the search ends"),
-    _ipv4("tcp_no_metrics_save", 0, 1, "do not remember RTT and cwnd of closed connections"),
+    _ipv4("tcp_no_metrics_save", 1, 1, "RTT and cwnd of closed connections are not remembered; here they never are"),
     _ipv4("tcp_notsent_lowat", 0, 0xFFFFFFFF, "default TCP_NOTSENT_LOWAT, bytes"),
     _ipv4("tcp_orphan_retries", 0, 255, "retries of a closed connection; 0 = 8"),
     _ipv4("tcp_pacing_ca_ratio", 0, 1000, "pacing rate in congestion avoidance, % of cwnd/srtt"),

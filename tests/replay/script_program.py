@@ -89,8 +89,9 @@ class Program:
         self.history: deque[str] = deque(maxlen=10)
 
     def _sysctls(self) -> list[tuple[str, Any]]:
+        # (tcp_no_metrics_save 0 let the kernel remember RTTs, which play no part in the recordings)
         found = list(self.setup.get("sysctl", {}).items()) + [(name, value) for name, value in self.setup.items() if name.startswith("tcp_")]
-        return [(name if name.startswith("net.") else f"net.ipv4.{name}", value) for name, value in found]
+        return [(name if name.startswith("net.") else f"net.ipv4.{name}", value) for name, value in found if name != "tcp_no_metrics_save"]
 
     # ------------------------------------------------------------ connections
 
