@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import re
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 
@@ -295,6 +299,27 @@ def test_http_get_of_what_is_not_there_leaves_no_file(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "404" in done.stderr
     assert not got.exists()
+
+
+def test_http_get_draws_its_progress_on_a_terminal_only(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(3_000_000))
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 120))
+    get = [sys.executable, "-m", "pytcp", "http", "get", "-o", str(tmp_path / "got"), "http://10.99.0.1:8000/file", "--peer", SERVE.format(tmp_path, PLAIN)]
+    env = {**os.environ, "TERM": "xterm", "NO_COLOR": "1"}
+    with subprocess.Popen(get, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs, env=env) as child:
+        os.close(theirs)
+        drawn = b""
+        with contextlib.suppress(OSError):  # EIO: the other end is closed
+            while data := os.read(ours, 65536):
+                drawn += data
+        os.close(ours)
+    assert child.returncode == 0, drawn
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.decode()).replace("\r", "\n").strip().splitlines()[-1]
+    assert re.fullmatch(r"http://10\.99\.0\.1:8000/file ━+ 3\.0/3\.0 MB [\d.]+ [kMG]B/s", last), drawn
+    plain = pytcp("http", "get", "-o", str(tmp_path / "again"), "http://10.99.0.1:8000/file", "--peer", SERVE.format(tmp_path, PLAIN))
+    assert plain.returncode == 0
+    assert "━" not in plain.stderr
 
 
 # --- trace, explain ---
