@@ -143,6 +143,9 @@ class TxRing:
         """Complete what the device has taken, unless the interrupt that says so is still to come."""
         if self.done and (self._interrupt is None or self._interrupt.when_ns <= self.heap.now_ns):
             self._interrupted()
+            if self.queue and self._lazy and not self._stalled:
+                # the peer waits for what the completions released: it leaves before this pass looks at what has come
+                self.flush()
 
     def settle(self, now_ns: int) -> None:
         """A program's call begins at `now_ns`: by now a NIC would have completed what left before."""
