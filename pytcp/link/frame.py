@@ -11,6 +11,8 @@ import errno
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from pytcp.native import ffi
+
 Buffer = bytes | bytearray | memoryview
 
 # virtio_net_hdr gso_type
@@ -78,11 +80,12 @@ class TxFrame:
 class RxBuf:
     """A reusable receive buffer. Whoever keeps a view into it takes it and later gives it back."""
 
-    __slots__ = ("mem", "view", "pool", "taken")
+    __slots__ = ("mem", "view", "address", "pool", "taken")
 
     def __init__(self, size: int, pool: list[RxBuf]) -> None:
         self.mem = bytearray(size)
         self.view = memoryview(self.mem)
+        self.address = None if ffi is None else ffi.from_buffer(self.mem)
         self.pool = pool
         self.taken = 0  # views kept; the device reuses the buffer at once while this is 0
 

@@ -182,9 +182,7 @@ class TcpHost:
             # a super-frame may be longer than the field can say (BIG TCP)
             total = size if size <= IP_MAX else 0
             # pseudo_base is the sum of the addresses and the protocol number
-            csum = sk.pseudo_base - 6 + vihl + total + ident + df + ttl
-            csum = (csum & 0xFFFF) + (csum >> 16)
-            csum = 0xFFFF - (csum & 0xFFFF) - (csum >> 16)
+            csum = 65534 - (sk.pseudo_base - 7 + vihl + total + ident + df + ttl) % 65535
             ip = _HEAD4(vihl, total, ident, df, ttl, csum, sk.saddr + sk.daddr)
             mib.IpOutRequests += 1
             mib.IpOutTransmits += 1

@@ -304,7 +304,14 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, rs: A
             sk.retransmit_hint = nxt
         if sk.highest_sack is skb:
             sk.highest_sack = nxt
-        if skb.tprev is not None or tsorted.head is skb:
+        if tsorted.head is skb:
+            after = tsorted.head = skb.tnext
+            if after is None:
+                tsorted.tail = None
+            else:
+                after.tprev = None
+                skb.tnext = None
+        elif skb.tprev is not None:
             tsorted.remove(skb)
         queue.head = nxt
         if nxt is None:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from .sock import Sock
 
 _HEADER = Struct("!HHIIHHHH").pack
-_TIMESTAMP = Struct("!III").pack
+_HEADER_TS = Struct("!HHIIHHHHIII").pack
 _NOP_NOP_TS = 0x0101080A
 M32 = 0xFFFFFFFF
 
@@ -68,19 +68,20 @@ def established_header(sk: Sock, flags: int, seq: int, length: int, urg: int = 0
     """TCP header with the options every established segment carries, for `length` payload bytes."""
     if sk.selective_acks or sk.duplicate_sack is not None:
         opts = options.established_options(sk)
-    elif sk.tstamp_ok:
-        opts = _TIMESTAMP(_NOP_NOP_TS, (sk.host.now_ns // 1_000_000 + sk.ts_offset) & M32, sk.ts_recent)
-    else:
-        opts = b""
-    window = rwnd.select_window(sk)
-    return _build(sk, flags, seq, window, opts, length, urg)
+        return _build(sk, flags, seq, rwnd.select_window(sk), opts, length, urg)
+    if not sk.tstamp_ok:
+        return _build(sk, flags, seq, rwnd.select_window(sk), b"", length, urg)
+    return _HEADER_TS(
+        sk.sport, sk.dport, seq & M32, sk.rcv_nxt & M32 if flags & ACK else 0, 0x8000 | flags, rwnd.select_window(sk),
+        (sk.pseudo_base + 31 + length) % 65535 + 1, urg,  # folded, as in _build
+        _NOP_NOP_TS, (sk.host.now_ns // 1_000_000 + sk.ts_offset) & M32, sk.ts_recent,
+    )  # fmt: skip
 
 
 def _build(sk: Sock, flags: int, seq: int, window: int, opts: bytes, length: int, urg: int) -> bytes:
     size = 20 + len(opts)
-    total = sk.pseudo_base + size + length
-    total = (total & 0xFFFF) + (total >> 16)
-    total = (total & 0xFFFF) + (total >> 16)
+    # a sum of 16-bit words folded to one is itself modulo 65535, where 65535 stands for 0
+    total = (sk.pseudo_base + size + length - 1) % 65535 + 1
     ack = sk.rcv_nxt & M32 if flags & ACK else 0
     return _HEADER(sk.sport, sk.dport, seq & M32, ack, size << 10 | flags, window, total, urg) + opts
 
