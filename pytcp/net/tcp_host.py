@@ -371,8 +371,10 @@ class TcpHost:
         if dst.kind in (BROADCAST, MULTICAST):
             raise OSError(errno.ENETUNREACH, f"{format_ip(sk.daddr)} is no single host")
         sk.dst = dst
-        if not sk.saddr:
-            sk.saddr = sk.bound_addr or dst.saddr
+        # equal bytes need not be kept twice
+        sk.daddr = dst.daddr
+        saddr = sk.saddr or sk.bound_addr
+        sk.saddr = dst.saddr if not saddr or saddr == dst.saddr else saddr
         sk.pseudo_base = sum_words(sk.saddr + sk.daddr) + IPPROTO_TCP
         if not sk.ip_id:
             sk.ip_id = self.random.randrange(1, 0x10000)
@@ -622,6 +624,12 @@ class TcpHost:
                 return
             old.cancel()
         self._armed[sk] = self.heap.call_at(when_ns, partial(self._fire, sk))
+
+    def disarm(self, sk: Any) -> None:
+        """`sk` waits for no timer any more: the heap's entry lets go of it."""
+        timer = self._armed.pop(sk, None)
+        if timer is not None:
+            timer.cancel()
 
     def _fire(self, sk: Any) -> None:
         del self._armed[sk]

@@ -210,7 +210,7 @@ def _queue_out_of_order(sk: Sock, seg: Segment) -> None:
     stored = True
     if not waiting:
         if sack_ok:
-            sk.selective_acks[:] = [(seg.seq, seg.end_seq)]
+            sk.selective_acks = [(seg.seq, seg.end_seq)]
         chunk: RxChunk | None = memory.RxChunk(seg)
         waiting.add(chunk, None)
     else:

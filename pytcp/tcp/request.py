@@ -209,7 +209,8 @@ class Request:
         """Forget the half-open connection; False when it was gone already."""
         if not self.hashed:
             return False
-        self.deadline = NEVER
+        self.deadline = self.armed = NEVER
+        self.host.disarm(self)
         self.host.unhash(self)
         self.listener.syn_queue.remove(self)
         return True

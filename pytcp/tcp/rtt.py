@@ -23,39 +23,47 @@ class WindowedMin:
     does not change, at most a quarter window late when it does.
     """
 
-    __slots__ = ("samples",)
+    __slots__ = ("best", "best_time", "second", "second_time", "third", "third_time")
 
     def __init__(self, time: int, value: int) -> None:
-        self.samples = [(time, value)] * 3
+        self.reset(time, value)
 
     def get(self) -> int:
-        return self.samples[0][1]
+        return self.best
 
     def reset(self, time: int, value: int) -> int:
-        self.samples = [(time, value)] * 3
+        self.best = self.second = self.third = value
+        self.best_time = self.second_time = self.third_time = time
         return value
+
+    def _next(self, time: int, value: int) -> None:
+        """The best is too old: the runners-up move up, behind them comes the new sample."""
+        self.best, self.best_time = self.second, self.second_time
+        self.second, self.second_time = self.third, self.third_time
+        self.third, self.third_time = value, time
 
     def update(self, window: int, time: int, value: int) -> int:
         """Add a sample; returns the minimum over the last `window` time units."""
-        s = self.samples
-        new = (time, value)
-        if value <= s[0][1] or time - s[2][0] > window:
+        if value <= self.best or time - self.third_time > window:
             return self.reset(time, value)
-        if value <= s[1][1]:
-            s[1] = s[2] = new
-        elif value <= s[2][1]:
-            s[2] = new
+        if value <= self.second:
+            self.second = self.third = value
+            self.second_time = self.third_time = time
+        elif value <= self.third:
+            self.third, self.third_time = value, time
         # subwindow: let the runners-up be recent enough to take over
-        age = time - s[0][0]
+        best_time = self.best_time
+        age = time - best_time
         if age > window:
-            s[0], s[1], s[2] = s[1], s[2], new
-            if time - s[0][0] > window:
-                s[0], s[1], s[2] = s[1], s[2], new
-        elif s[1][0] == s[0][0] and age > window // 4:
-            s[1] = s[2] = new
-        elif s[2][0] == s[1][0] and age > window // 2:
-            s[2] = new
-        return s[0][1]
+            self._next(time, value)
+            if time - self.best_time > window:
+                self._next(time, value)
+        elif self.second_time == best_time and age > window // 4:
+            self.second = self.third = value
+            self.second_time = self.third_time = time
+        elif self.third_time == self.second_time and age > window // 2:
+            self.third, self.third_time = value, time
+        return self.best
 
 
 def update_rtt_min(sk: Sock, rtt_us: int, maybe_delayed: bool) -> None:

@@ -33,6 +33,9 @@ def _touches(block: tuple[int, int], seq: int, end_seq: int) -> bool:
 def new_ofo_skb(sk: Sock, seq: int, end_seq: int) -> None:
     """Out-of-order data [seq, end_seq) was queued: bring its block to the front."""
     blocks = sk.selective_acks
+    if not blocks:
+        sk.selective_acks = [(seq, end_seq)]
+        return
     for at, block in enumerate(blocks):
         if _touches(block, seq, end_seq):
             if at >= BLOCKS_EXPECTED:
@@ -65,15 +68,15 @@ def _coalesce(blocks: list[tuple[int, int]]) -> None:
 def remove_acked(sk: Sock) -> None:
     """rcv_nxt moved: forget blocks that are in order now."""
     if not sk.ofo_queue:
-        sk.selective_acks.clear()
+        sk.selective_acks = ()
         return
     rcv_nxt = sk.rcv_nxt
-    sk.selective_acks[:] = [block for block in sk.selective_acks if block[0] > rcv_nxt]
+    sk.selective_acks = [block for block in sk.selective_acks if block[0] > rcv_nxt]
 
 
 def reset(sk: Sock) -> None:
     """The out-of-order queue is gone (FIN, prune): report nothing of it any more."""
-    sk.selective_acks.clear()
+    sk.selective_acks = ()
     sk.duplicate_sack = None
 
 

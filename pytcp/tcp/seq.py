@@ -19,4 +19,4 @@ def unwrap(wire: int, near: int) -> int:
 
 def initial(isn: int) -> int:
     """An unwrapped initial sequence number: one cycle up, so that nothing near it is negative."""
-    return isn + (MASK + 1)
+    return isn | (MASK + 1)  # (a sum would take 16 bytes more, for as long as it is kept)

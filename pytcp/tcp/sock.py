@@ -69,6 +69,9 @@ class Host(Protocol):
     def arm(self, sk: Any, when_ns: int) -> None:
         """Call `sk.on_timer()` at `when_ns`, or earlier (the callee looks at its own deadlines)."""
 
+    def disarm(self, sk: Any) -> None:
+        """`sk` waits for no timer any more: nothing need be kept for it."""
+
     def wake(self, sk: Sock, events: int) -> None:
         """Readiness bits that may have come true; delivered once per batch to `sk.user`."""
 
@@ -393,7 +396,7 @@ class Sock:
         self.rcv_rtt_time_us = 0
         self.rcv_rtt_last_tsecr = 0
 
-        self.selective_acks: list[tuple[int, int]] = []
+        self.selective_acks: Any = ()  # a list once there is a block
         self.duplicate_sack: tuple[int, int] | None = None
         self.compressed_ack = 0
         self.compressed_ack_deadline = NEVER

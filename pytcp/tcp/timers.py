@@ -107,6 +107,9 @@ def clear_all(sk: Sock) -> None:
     sk.pending = PENDING_NONE
     sk.rtx_armed_ns = -1
     sk.rtx_deadline = sk.delack_deadline = sk.keep_deadline = sk.compressed_ack_deadline = sk.pacing_deadline = NEVER
+    if sk.heap_when < NEVER:
+        sk.heap_when = NEVER
+        sk.host.disarm(sk)
 
 
 # ---------------------------------------------------------------- the retransmission timer

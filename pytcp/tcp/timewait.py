@@ -138,7 +138,8 @@ class TimeWait:
     def kill(self) -> None:
         """The 4-tuple is free again."""
         if self.hashed:
-            self.deadline = NEVER
+            self.deadline = self.armed = NEVER
+            self.host.disarm(self)
             self.host.unhash(self)
             self.host.mib.sockstat.tw -= 1
 

@@ -197,7 +197,7 @@ def test_in_order_data_drives_out_of_order_data_out_from_the_far_end() -> None:
     hear(sk, 10)
     # 8448 is above 8000: two of 704 make up an eighth, and leave 7040
     assert (sk.mib.OfoPruned, len(sk.ofo_queue)) == (1, 10)
-    assert sk.selective_acks == []
+    assert not sk.selective_acks
     assert sk.rmem_alloc == 7040 + 704
     assert sk.rcv_nxt - sk.irs == 11
 

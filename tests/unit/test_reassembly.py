@@ -205,7 +205,7 @@ def test_nothing_that_lies_behind_a_fin_survives_it() -> None:
     hear(sk, 301, 401)
     hear(sk, 1, 101, const.ACK | const.FIN)
     assert not sk.ofo_queue
-    assert sk.selective_acks == []
+    assert not sk.selective_acks
     assert read(sk) == STREAM[:100]
     assert sk.rmem_alloc == 0
 
