@@ -23,6 +23,7 @@ from .record import Record, Row
 UNLIMITED = 0xFFFFFFFFFFFFFFFF
 NO_RTT = 0xFFFFFFFF
 WORTH = 0.10  # share of the time from which a second gate is spoken of
+WORTH_WHEN_IDLE = 0.005  # the same where the program is the first
 
 
 @dataclass
@@ -172,15 +173,22 @@ def _figures_of_events(story: Story, events: list[Row]) -> None:
     windows: list[int] = []
     cwnds: list[int] = []
     state, since, recovery = "Open", 0, 0
+    sent, left, busy = 0, 0, 0  # highest byte sent; when data was first on its way; for how long it was before
     for row in events:
         kind = row["kind"]
         if kind == "xmit":
+            if row["end_seq"] > sent:
+                sent = row["end_seq"]
+                left = left or row["t_ns"]
             story.segs += row["segs"]
             story.mss = max(story.mss, row["gso_size"] or row["end_seq"] - row["seq"])
             cwnds.append(row["cwnd"])
             if row["rtx"]:
                 story.again += row["segs"]
         elif kind == "ack":
+            if left and row["una"] >= sent:
+                busy += row["t_ns"] - left
+                left = 0
             story.snd_wnd = row["wnd"]
             story.zero_window = story.zero_window or not row["wnd"]
             if row["rtt_us"] > 0:
@@ -204,6 +212,7 @@ def _figures_of_events(story: Story, events: list[Row]) -> None:
     if events and state not in ("Open", "Disorder"):
         recovery += events[-1]["t_ns"] - since
     story.recovery_ns = recovery if events else None
+    story.busy_us = (busy + (events[-1]["t_ns"] - left if left else 0)) // 1000
     if rtts:
         story.srtt_us, story.min_rtt_us = int(median(rtts)), min(rtts)
     if windows:
@@ -330,19 +339,31 @@ def conclusion(story: Story) -> str:
     first, *others = story.order
     whole = span(story.ns)
     share = story.share(first)
-    text = f"{'Throughout' if share > 0.9995 else f'For {percent(share)} of'} its {whole} {meaning(story, first)}."
+    text = f"{'Throughout' if share > 0.9995 else f'For {percent(share)} of'} its {whole} {meaning(story, first)}"
     if first == "app":
-        if story.received > 10 * story.sent:
-            text += f" It received {size(story.received)}: what limited that, the sender's side knows."
-        elif story.busy_us and not others:
-            text += f" Data was on its way for {percent(min(1.0, story.busy_us * 1000 / story.ns))} of the time."
-        elif others:
+        text += _silence(story)
+        if others and story.share(others[0]) >= WORTH_WHEN_IDLE:
             text += f" Of the rest, most went by while {meaning(story, others[0])} ({percent(story.share(others[0]))} of the time)."
         others = others[1:]
+    else:
+        text += "."
     for gate in others:
         if story.share(gate) >= WORTH:
             text += f" For another {percent(story.share(gate))} {meaning(story, gate)}."
     return f"{text}{_losses(story)}"
+
+
+def _silence(story: Story) -> str:
+    """What a connection did while its program had nothing to send: nothing, wait for answers, or listen."""
+    if story.received > 10 * story.sent:
+        return f". It received {size(story.received)}: what limited that, the sender's side knows."
+    busy = min(1.0, story.busy_us * 1000 / story.ns)
+    if busy < WORTH:
+        return "."
+    trip = f" of {span(story.srtt_us * 1000)}" if story.srtt_us else ""
+    if busy < 0.5:
+        return f". Data was on its way for {percent(busy)} of the time."
+    return f", with data on its way for {percent(busy)} of the time: it waits for round trips{trip}, not for room; send more at once."
 
 
 def _losses(story: Story) -> str:

@@ -184,7 +184,8 @@ def test_explain_shows_gates_figures_and_a_paragraph(recorded: Path) -> None:
         "",
         "  round trip 20.6 ms (least 20.6 ms); cwnd 10 x 1448 bytes; window of the peer 65,160 bytes",
         "",
-        "  Throughout its 20.6 ms the program had nothing to send.",
+        "  Throughout its 20.6 ms the program had nothing to send, with data on its way for 100% of the time:",
+        "  it waits for round trips of 20.6 ms, not for room; send more at once.",
     ]
 
 

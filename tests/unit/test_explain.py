@@ -44,6 +44,28 @@ def test_an_idle_program_is_said_to_be_idle_and_the_rest_explained() -> None:
     )
 
 
+def test_a_program_that_waits_for_answers_is_told_from_an_idle_one() -> None:
+    shut = {"app": (10 * S, 10_000_000)}
+    assert conclusion(story(gates=shut, busy_us=9_600_000)) == (
+        "Throughout its 10 s the program had nothing to send, with data on its way for 96% of the time: it waits for round trips of 40 ms, not for room;"
+        " send more at once."
+    )
+    assert conclusion(story(gates=shut, busy_us=2_000_000)).endswith("Data was on its way for 20% of the time.")
+    assert conclusion(story(gates=shut, busy_us=100_000)) == "Throughout its 10 s the program had nothing to send."
+
+
+def test_data_is_on_its_way_from_the_first_byte_to_the_acknowledgement_of_the_last() -> None:
+    """2 ms to 7 ms, the second piece within it, then from 9 ms to the end at 10."""
+    record = Record()
+    fields = {"segs": 1, "gso_size": 0, "flags": "P.", "rtx": 0, "why": "queue", "quota": 1, "max_segs": 1, "cwnd": 10, "inflight": 0}
+    for t, seq in ((2, 0), (3, 100), (9, 200)):
+        record.events.append({"t_ns": t * MS, "flow": "f", "kind": "xmit", "seq": seq, "end_seq": seq + 100, **fields})
+    for t, una in ((5, 100), (7, 200), (10, 200)):
+        record.events.append({"t_ns": t * MS, "flow": "f", "kind": "ack", "una": una, "wnd": 1, "sacks": [], "delivered": 1, "rtt_us": 10})
+    record.events.sort(key=lambda row: row["t_ns"])
+    assert of_flow(record, "f").busy_us == 6000
+
+
 def test_a_receiver_is_told_who_knows_more() -> None:
     text = conclusion(story(gates={"app": (10 * S, 100)}, sent=100, received=5_000_000))
     assert text == "Throughout its 10 s the program had nothing to send. It received 5 MB: what limited that, the sender's side knows."
