@@ -23,6 +23,7 @@ from .record import Record, Row
 UNLIMITED = 0xFFFFFFFFFFFFFFFF
 NO_RTT = 0xFFFFFFFF
 WORTH = 0.10  # share of the time from which a second gate is spoken of
+TAILS = 0.05  # share of the bytes below which partial segments are the ends of larger writes
 WORTH_WHEN_IDLE = 0.005  # the same where the program is the first
 
 
@@ -311,12 +312,24 @@ def _pacing(story: Story) -> str:
     return f"the departure time of the next packet had not come{at}; the rate comes from SO_MAX_PACING_RATE or the congestion control"
 
 
+_NAGLE = "Nagle's algorithm held a small segment until the one before was acknowledged"
+_AUTOCORK = "small writes waited for the host's queue to empty (autocork)"
+
+
+def _tails(story: Story, gate: str, text: str, advice: str) -> str:
+    """Gates for partial segments: where few bytes wait at them, more to write would have opened them."""
+    held = story.gates.get(gate, (0, 0))[1]
+    if story.sent and held < story.sent * TAILS:
+        return f"{text}: {percent(held / story.sent)} of the bytes, the ends of writes, which the program's next write would have sent"
+    return f"{text}; {advice}"
+
+
 _MEANING: dict[str, Callable[[Story], str]] = {
     "app": lambda story: "the program had nothing to send",
     "sndbuf": _sndbuf,
-    "cork": lambda story: "the program held back a partial segment by TCP_CORK or MSG_MORE; take the cork out where a message ends",
-    "nagle": lambda story: "Nagle's algorithm held a small segment until the one before was acknowledged; set TCP_NODELAY, or write each message in one call",
-    "autocork": lambda story: "small writes waited for the host's queue to empty (autocork); write more at once, or set net.ipv4.tcp_autocorking=0",
+    "cork": lambda story: _tails(story, "cork", "the program held back a partial segment by TCP_CORK or MSG_MORE", "take the cork out where a message ends"),
+    "nagle": lambda story: _tails(story, "nagle", _NAGLE, "set TCP_NODELAY, or write each message in one call"),
+    "autocork": lambda story: _tails(story, "autocork", _AUTOCORK, "write more at once, or set net.ipv4.tcp_autocorking=0"),
     "tso_defer": lambda story: "a burst waited for the next acknowledgement to become longer; net.ipv4.tcp_tso_win_divisor says for how little window",
     "tsq": lambda story: "the host's own queue held as much of this connection as it may (small queues): the device, or who shares it, is the limit",
     "cwnd": _cwnd,

@@ -37,10 +37,19 @@ def test_a_round_trip_that_only_the_reader_makes_long_is_the_readers() -> None:
 
 
 def test_an_idle_program_is_said_to_be_idle_and_the_rest_explained() -> None:
-    shut = {"app": (9_300 * MS, 500), "nagle": (700 * MS, 1500)}
+    shut = {"app": (9_300 * MS, 9_000_000), "nagle": (700 * MS, 1_000_000)}
     assert conclusion(story(gates=shut)) == (
         "For 93% of its 10 s the program had nothing to send. Of the rest, most went by while Nagle's algorithm held a small segment until the one before"
         " was acknowledged; set TCP_NODELAY, or write each message in one call (7.0% of the time)."
+    )
+
+
+def test_the_ends_of_large_writes_are_no_reason_to_change_a_socket_option() -> None:
+    """131,072 bytes are two super-segments of 65,160 and 752 bytes, which wait for a completion unless the next write comes first."""
+    shut = {"autocork": (6 * S, 752 * 100), "app": (4 * S, 100 * 2 * 65_160)}
+    assert conclusion(story(gates=shut, sent=100 * 131_072)) == (
+        "For 60% of its 10 s small writes waited for the host's queue to empty (autocork): 0.6% of the bytes, the ends of writes, which the program's next"
+        " write would have sent. For another 40% the program had nothing to send."
     )
 
 
