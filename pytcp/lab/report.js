@@ -12,7 +12,8 @@
   const unit = UNITS[data.unit];
   const MARGIN = { l: 84, r: 178, t: 30, b: 46 };
   const MANY = 2500; // super-segments in view that are still drawn one by one
-  const shown = new Set(data.shown);
+  const shown = { variants: new Set(data.shown.variants), flows: new Set(data.shown.flows) };
+  const CHIPS = 12; // flows that can be chosen at once; more on a click
   let range = null; // the view in units, null: everything
   const yranges = {}; // ranges that the reader chose, by axis
   let printing = false;
@@ -289,12 +290,12 @@
   // --- the figure ---
 
   function draw() {
-    const tracks = data.tracks.filter((_, index) => shown.has(index));
+    const tracks = data.tracks.filter(track => shown.variants.has(track.variant) && shown.flows.has(track.flow));
     // names as short as what is shown allows
     const one = key => new Set(tracks.map(track => track[key])).size === 1;
     for (const track of tracks) {
       const name = tracks.length === 1 ? track.flow : one("flow") ? track.variant : one("variant") ? track.flow : track.name;
-      track.short = name.length > 24 ? name.slice(0, 23) + "…" : name;
+      track.short = name.length > 28 ? name.slice(0, 27) + "…" : name;
     }
     for (const panel of data.queues) for (const track of panel.tracks) track.short = track.variant;
     MARGIN.l = Math.max(84, 18 + 6.6 * Math.max(...tracks.map(track => track.short.length)));
@@ -419,8 +420,8 @@
               view: lookAt, pixel, axis, panel: panel.name, legend, showlegend: true, scale: one.scale, suffix: one.suffix, name, colour,
               dash: several ? ["solid", "dot", "dash"][place] : one.dash, width: place ? 1.2 : 1.7, group: `${panel.name} ${track.name} ${one.name}`,
             });
-            // of several flows the first line alone, the others on a click
-            if (several && place && printing) return;
+            // of several flows the first line alone, the others on a click while the legend has room for them
+            if (several && place && (printing || panel.tracks.length > 3)) return;
             if (several && place) made.visible = "legendonly";
             else for (const value of made.y) if (value !== null && value > most) most = value;
             points += all;
@@ -535,25 +536,37 @@
     event.preventDefault();
   }
 
-  function chips() {
-    const bar = document.getElementById("tracks");
-    if (data.tracks.length < 2) return;
-    data.tracks.forEach((track, index) => {
+  // one row of names to switch on and off: variants, or flows
+  function chips(kind, label, all) {
+    const bar = document.getElementById(kind);
+    const names = data[kind];
+    if (names.length < 2) return;
+    bar.replaceChildren(Object.assign(document.createElement("b"), { textContent: label }));
+    for (const name of all ? names : names.filter((one, index) => index < CHIPS || shown[kind].has(one))) {
       const button = document.createElement("button");
-      const dot = document.createElement("span");
-      dot.className = "dot";
-      dot.style.setProperty("--dot", track.colour);
-      button.append(dot, track.name);
-      button.setAttribute("aria-pressed", String(shown.has(index)));
+      const track = data.tracks.find(one => (kind === "variants" ? one.variant === name && shown.flows.has(one.flow) : one.flow === name && shown.variants.has(one.variant)));
+      if (track && (kind === "variants" || data.variants.length === 1)) {
+        const dot = Object.assign(document.createElement("span"), { className: "dot" });
+        dot.style.setProperty("--dot", track.colour);
+        button.append(dot);
+      }
+      button.append(name);
+      button.setAttribute("aria-pressed", String(shown[kind].has(name)));
       button.addEventListener("click", () => {
-        if (!shown.delete(index)) shown.add(index);
-        if (!shown.size) shown.add(index);
-        button.setAttribute("aria-pressed", String(shown.has(index)));
+        if (!shown[kind].delete(name)) shown[kind].add(name);
+        if (!shown[kind].size) shown[kind].add(name);
         for (const axis of Object.keys(yranges)) delete yranges[axis];
+        button.setAttribute("aria-pressed", String(shown[kind].has(name)));
         draw();
       });
       bar.append(button);
-    });
+    }
+    const left = names.length - (bar.childElementCount - 1);
+    if (left > 0) {
+      const more = Object.assign(document.createElement("button"), { textContent: `${left} more …` });
+      more.addEventListener("click", () => chips(kind, label, true));
+      bar.append(more);
+    }
   }
 
   function theme(name) {
@@ -566,7 +579,8 @@
   system.addEventListener("change", () => (theme(system.matches ? "dark" : "light"), draw()));
   document.getElementById("theme").addEventListener("click", () => (theme(root.dataset.theme === "dark" ? "light" : "dark"), draw()));
   document.getElementById("reset").addEventListener("click", everything);
-  chips();
+  chips("variants", "variants", false);
+  chips("flows", "flows", false);
   draw().then(() => {
     chart.on("plotly_relayout", relayout);
     chart.on("plotly_doubleclick", everything);

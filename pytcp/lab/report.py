@@ -104,17 +104,18 @@ def build(
     first = next(iter(records.values()))
     heading = title or str(first.meta.get("experiment") or "a run")
     lines = _timelines(records)
+    variants, flows = first_shown(lines)
     body = "\n".join(
         part
         for part in (
             f"<header><div><h1>{escape(heading)}</h1>{_paragraphs(summary)}<p class=note>{escape(_about(records))}</p></div><div class=bar>"
             '<button id="theme">dark</button></div></header>',
             figures_table(figures, published, columns, compare),
-            '<section class=time><h2>In time</h2><div class=bar id="tracks"></div>'
+            '<section class=time><h2>In time</h2><div class=bar id="variants"></div><div class=bar id="flows"></div>'
             f'<div class="bar screen"><span class=note>{HOW}</span><button class=push id="reset">show everything</button></div>',
             '<div id="chart" role="img" aria-label="time–sequence graph and series"></div><p class=note id="drawn"></p>',
             _left_out(records) + "</section>",
-            f"<div class=columns>{''.join(_flow_tables(lines[place]) for place in first_shown(lines))}</div>",
+            f"<div class=columns>{''.join(_flow_tables(line) for line in lines if line.variant in variants and line.flow in flows)}</div>",
             "".join(f"<h2>{escape(head)}</h2>" + "".join(f"<p>{_prose(text)}</p>" for text in sentences) for head, sentences in notes if sentences),
             _settings(records),
             f"<footer>Made by pytcp {escape(pytcp.__version__)}. All data are in this file; it asks for nothing.</footer>",
@@ -166,16 +167,23 @@ def _timelines(records: Mapping[str, Record]) -> list[Timeline]:
     return found
 
 
-def first_shown(lines: Sequence[Timeline]) -> list[int]:
-    """Which flows an open page shows: senders, each in all variants, as many as are legible."""
-    senders = [place for place, line in enumerate(lines) if line.sends] or list(range(len(lines)))
-    shown: list[int] = []
-    for flow in dict.fromkeys(lines[place].flow for place in senders):
-        group = [place for place in senders if lines[place].flow == flow]
-        if shown and len(shown) + len(group) > FIRST:
+def first_shown(lines: Sequence[Timeline]) -> tuple[list[str], list[str]]:
+    """The variants and the flows that an open page shows: those that have sent most, each in all variants, as many as are legible."""
+    variants = list(dict.fromkeys(line.variant for line in lines))[: 2 * FIRST]
+    payload: dict[str, int] = {}
+    count: dict[str, int] = {}
+    for line in lines:
+        if line.variant in variants:
+            payload[line.flow] = payload.get(line.flow, 0) + sum(line.xmit["len"])
+            count[line.flow] = count.get(line.flow, 0) + 1
+    flows: list[str] = []
+    room = FIRST
+    for flow in sorted(payload, key=lambda flow: -payload[flow]):
+        if flows and (count[flow] > room or not payload[flow]):
             break
-        shown += group[: 2 * FIRST]
-    return sorted(shown)
+        flows.append(flow)
+        room -= count[flow]
+    return variants, [flow for flow in payload if flow in flows]
 
 
 def page_data(title: str, records: Mapping[str, Record], lines: Sequence[Timeline]) -> dict[str, Any]:
@@ -191,7 +199,10 @@ def page_data(title: str, records: Mapping[str, Record], lines: Sequence[Timelin
         "title": title,
         "unit": palette.time_unit(span),
         "span": max(span, 1),
-        "shown": first_shown(lines),
+        "variants": list(dict.fromkeys(line.variant for line in lines)),
+        # who sends comes first
+        "flows": list(dict.fromkeys(line.flow for line in sorted(lines, key=lambda line: not line.sends))),
+        "shown": dict(zip(("variants", "flows"), first_shown(lines), strict=True)),
         "tracks": tracks,
         "panels": [_panel(panel) for panel in palette.PANELS],
         "queues": _queues(records),

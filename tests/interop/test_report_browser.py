@@ -283,7 +283,7 @@ def test_variants_of_a_real_run_are_compared_on_one_time_axis(browser: Any, tmp_
         assert drawn == sum(1 for _ in record.happened("xmit")) > 20
     assert {trace["meta"]["track"] for trace in page.traces(panel="queue bottleneck")} == {"cubic bottleneck", "reno bottleneck"}
     # one click leaves one of them
-    page.script("document.querySelector('#tracks button').click()")
+    page.script("document.querySelector('#variants button').click()")
     assert page.traces(panel="sequence", track="cubic") == []
     assert page.traces(panel="sequence", track="reno")
     assert {trace["meta"]["track"] for trace in page.traces(panel="queue bottleneck")} == {"reno bottleneck"}

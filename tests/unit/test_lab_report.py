@@ -110,3 +110,18 @@ def test_without_plotly_the_message_says_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(ImportError, match=r"pytcp-stack\[lab\]"):
         build({"x": small()}, {}, {})
+
+
+def test_a_page_opens_with_the_flows_that_sent_most_in_all_variants_and_no_more_than_is_legible() -> None:
+    def run(sent: dict[str, int]) -> Record:
+        record = Record({}, list(sent))
+        for t, (flow, segs) in enumerate(sent.items()):
+            record.events.append({"t_ns": t, "flow": flow, "kind": "xmit", "seq": 0, "end_seq": segs * 1000, "segs": segs, "rtx": 0, "why": "queue"})
+        return record
+
+    sent = {"client": 1, "bulk": 100, "idle": 0, **{f"client {number}": 1 for number in range(2, 40)}}
+    data = page_json(build({"before": run(sent), "after": run(sent)}, {}, {}))
+    assert data["shown"] == {"variants": ["before", "after"], "flows": ["client", "bulk"]}
+    assert data["flows"][-1] == "idle"  # who sends comes first
+    alone = page_json(build({"only": run({"receiver": 0})}, {}, {}))
+    assert alone["shown"]["flows"] == ["receiver"]
