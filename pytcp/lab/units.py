@@ -77,12 +77,18 @@ def example(kind: Kind) -> str:
 
 
 def show(value: int, kind: Kind) -> str:
-    """`value` in the largest unit that leaves few digits, so that `parse` gives it back."""
-    if kind is COUNT:
-        return f"{value:,}".replace(",", " ")
-    best = next(iter(kind.units))
-    for unit, factor in kind.units.items():
-        if abs(value) >= factor and value * 1000 % factor == 0 and factor >= kind.units[best]:
-            best = unit
-    exact = value / kind.units[best]
-    return f"{exact:g}{best}" if parse(f"{exact:g}{best}", kind) == value else f"{value}{next(iter(kind.units))}"
+    """`value` in the unit in which it is shortest; `parse` gives it back."""
+    if not value:
+        return "0"
+    texts = [(f"{value / factor:g}{unit}", factor) for unit, factor in kind.units.items()]
+    if kind.bare:
+        texts.append((str(value), 1))
+    exact = [(text.startswith("0."), len(text), "." in text, -factor, text) for text, factor in texts if _same(text, value, kind)]
+    return min(exact)[4] if exact else f"{value}{next(iter(kind.units))}"
+
+
+def _same(text: str, value: int, kind: Kind) -> bool:
+    try:
+        return parse(text, kind) == value
+    except ValueError:
+        return False

@@ -72,6 +72,18 @@ def test_quantities(text: str, kind: Kind, value: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (138_400_000, TIME, "138.4ms"), (200_000, TIME, "200us"), (0, TIME, "0"), (80_000, BYTES, "80KB"), (131_072, BYTES, "128KiB"), (1048, BYTES, "1048"),
+        (60_000, COUNT, "60k"), (128, COUNT, "128"), (50_000_000, RATE, "50Mbit"), (1_234_567_891, TIME, "1234567891ns"),
+    ],
+)  # fmt: skip
+def test_quantities_are_shown_as_short_as_they_can_be_read_back(value: int, kind: Kind, text: str) -> None:
+    assert units.show(value, kind) == text
+    assert units.parse(text, kind) == value
+
+
+@pytest.mark.parametrize(
     ("text", "kind", "says"),
     [
         ("40", TIME, "needs a unit of time: ns, us, ms, s, min"),

@@ -26,10 +26,10 @@ def test_two_megabytes_are_exactly_1382_segments(result: Result) -> None:
 
 def test_packets_fall_as_published(result: Result) -> None:
     before, after = (result.outcomes[name].figures for name in ("sendmsg", "xmit"))
-    assert 540 <= before["packets_out"] <= 640
-    assert 205 <= after["packets_out"] <= 250
-    assert 540 <= before["packets_in"] <= 640
-    assert 195 <= after["packets_in"] <= 240
+    assert 540 <= before["IpOutRequests"] <= 640
+    assert 205 <= after["IpOutRequests"] <= 250
+    assert 540 <= before["IpInReceives"] <= 640
+    assert 195 <= after["IpInReceives"] <= 240
     for figures in (before, after):
         assert 0.32 <= figures["elapsed"] <= 0.37
 
@@ -43,30 +43,37 @@ def test_each_round_doubles_and_sendmsg_made_pairs_for_all_of_them(result: Resul
     assert rounds["xmit"][6][3].startswith("63x10")
 
 
+def test_the_published_number_of_segments_is_taken_apart(result: Result) -> None:
+    for outcome in result.outcomes.values():
+        parts = outcome.tables[1]
+        assert parts.title == "TcpOutSegs of the thread, 1397"
+        assert [int(row[1]) for row in parts.rows] == [1382, 3, 11, 1]
+
+
 def test_the_page_has_these_figures(result: Result) -> None:
     before, after = (result.outcomes[name].figures for name in ("sendmsg", "xmit"))
-    assert f"| packets to IP | 599 | {before['packets_out']} | 232 | {after['packets_out']} |" in DOCS.read_text()
-    assert f"| packets from IP | 600 | {before['packets_in']} | 221 | {after['packets_in']} |" in DOCS.read_text()
+    assert f"| packets to IP | 599 | {before['IpOutRequests']} | 232 | {after['IpOutRequests']} |" in DOCS.read_text()
+    assert f"| packets from IP | 600 | {before['IpInReceives']} | 221 | {after['IpInReceives']} |" in DOCS.read_text()
     assert f"| TcpOutSegs | 1397 | {before['TcpOutSegs']} | 1397 | {after['TcpOutSegs']} |" in DOCS.read_text()
 
 
 def test_what_is_not_of_this_connection_is_named_not_counted(result: Result) -> None:
     for outcome in result.outcomes.values():
-        assert outcome.figures["packets_out_all"] == outcome.figures["packets_out"] + 11
-        assert outcome.figures["packets_in_all"] == outcome.figures["packets_in"] + 13
+        assert outcome.figures["IpOutRequests_and_control"] == outcome.figures["IpOutRequests"] + 11
+        assert outcome.figures["IpInReceives_and_control"] == outcome.figures["IpInReceives"] + 13
 
 
 def test_growing_bursts_undo_the_difference_in_queued_skbs() -> None:
     """pytcp.grow_skb, 6.10: a burst takes from the skb behind it."""
     figures = run_all("tso-autosizing", ["xmit"], sets=[("pytcp.grow_skb", 1)], processes=1).outcomes["xmit"].figures
-    assert figures["packets_out"] < 185
+    assert figures["IpOutRequests"] < 185
 
 
 def test_a_larger_first_window_makes_larger_bursts() -> None:
     """64 KB instead of 20 segments, today's first window: half of it holds 22."""
     larger: list[tuple[str, Setting]] = [("pytcp.init_rwnd", 0), ("net.ipv4.tcp_rmem", "4096 131072 6291456")]
     figures = run_all("tso-autosizing", ["xmit"], sets=larger, processes=1).outcomes["xmit"].figures
-    assert figures["packets_out"] < 195
+    assert figures["IpOutRequests"] < 195
 
 
 def test_a_receiver_without_gro_acknowledges_segments_not_bursts() -> None:
@@ -75,6 +82,6 @@ def test_a_receiver_without_gro_acknowledges_segments_not_bursts() -> None:
     growing: list[tuple[str, Setting]] = []
     for sets, low, high in ((growing, 1180, 1300), (fixed, 690, 735)):
         results = run_all("tso-autosizing", sets=[("receive", "segments"), *sets], processes=1).outcomes
-        into = [outcome.figures["packets_in"] for outcome in results.values()]
+        into = [outcome.figures["IpInReceives"] for outcome in results.values()]
         assert all(low <= count <= high for count in into)
         assert max(into) / min(into) < 1.03, "how the sender cut its bursts is nothing to such a receiver"

@@ -45,7 +45,7 @@ Completions = Literal["reliable", "late", "missed"]
         *(Figure(f"p{percent:g}", f"p{percent:g} from schedule (ms)", "{:.2f}") for percent in PERCENTILES),
         *(Figure(f"send_p{percent:g}", f"p{percent:g} from send (ms)", "{:.2f}") for percent in PERCENTILES),
         Figure("over_10ms", "answers later than 10 ms"),
-        Figure("autocorked", "server's TCPAutoCorking"),
+        Figure("TCPAutoCorking", "server's TCPAutoCorking"),
         Figure("missed", "missed by a held write"),
         *(Figure(f"packets_{name}", f"packets, {name.replace('_', ' + ')}") for name in SOCKETS),
     ),
@@ -97,7 +97,7 @@ def run(
 
     figures = percentiles(load.from_schedule, MS) | percentiles(load.from_send, MS, "send_p")
     figures["over_10ms"] = sum(latency > 10 * MS for latency in load.from_schedule)
-    figures["autocorked"] = server.counters["TCPAutoCorking"]
+    figures["TCPAutoCorking"] = server.counters["TCPAutoCorking"]
     device = server.interfaces[0].ring
     figures["missed"] = device.missed if isinstance(device, DelayedRing) else 0
     return figures | {f"packets_{name}": packets(world, name, options, writes) for name, options in SOCKETS.items()}
