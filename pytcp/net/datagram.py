@@ -71,6 +71,19 @@ class ErrorReport(NamedTuple):
     dport: int
 
 
+class Control(NamedTuple):
+    """What the control data of one datagram asks for, in place of the endpoint's options."""
+
+    tos: int | None = None
+    ttl: int | None = None
+    source: bytes = b""
+    dev: Interface | None = None
+    dontfrag: bool | None = None
+
+
+PLAIN = Control()
+
+
 class UdpSocket:
     """One endpoint; made by `UdpTable.socket`."""
 
@@ -248,8 +261,8 @@ class UdpSocket:
             return A.LOOPBACK4
         return IP6_LOOPBACK if addr == IP6_ANY else addr
 
-    def _route(self, daddr: bytes, dev: Interface | None = None) -> Dst:
-        source = self.saddr
+    def _route(self, daddr: bytes, dev: Interface | None = None, source: bytes = b"") -> Dst:
+        source = source or self.saddr
         if len(source) == 16 and len(daddr) == 4:
             source = source[12:]
         if is_multicast(daddr):
@@ -262,22 +275,24 @@ class UdpSocket:
     def _source(self, dst: Dst) -> bytes:
         return _unwire(self.family, dst.saddr)
 
-    def send(self, data: bytes, *, confirm: bool = False) -> int:
+    def send(self, data: bytes, *, confirm: bool = False, control: Control = PLAIN) -> int:
         """Send to the connected peer. `confirm` = MSG_CONFIRM. Raises OSError EDESTADDRREQ and as `sendto`."""
         if not self.raddr:
             self._check()
             raise OSError(errno.EDESTADDRREQ, "no destination")
-        return self._send(data, self.raddr, self.rport, confirm, None)
+        return self._send(data, self.raddr, self.rport, confirm, None, control)
 
-    def sendto(self, data: bytes, addr: bytes, port: int, *, confirm: bool = False, dev: Interface | None = None) -> int:
+    def sendto(
+        self, data: bytes, addr: bytes, port: int, *, confirm: bool = False, dev: Interface | None = None, control: Control = PLAIN
+    ) -> int:
         """Send one datagram; `dev` is the interface of a link-local destination. Raises a pending error first (nothing
         is sent then); OSError: EINVAL for port 0, EMSGSIZE, ENETUNREACH, EACCES, EAFNOSUPPORT, EPIPE after a shutdown."""
         if port == 0:
             self._check()
             raise OSError(errno.EINVAL, "port 0")
-        return self._send(data, addr, port, confirm, dev)
+        return self._send(data, addr, port, confirm, dev, control)
 
-    def _send(self, data: bytes, addr: bytes, port: int, confirm: bool, dev: Interface | None) -> int:
+    def _send(self, data: bytes, addr: bytes, port: int, confirm: bool, dev: Interface | None, control: Control) -> int:
         self._check()
         daddr = self._mapped(addr)
         four = len(daddr) == 4
@@ -289,16 +304,16 @@ class UdpSocket:
                 self._take_port(0)
             except OSError:
                 raise BlockingIOError(errno.EAGAIN, "no port is left") from None
-        dst = self._route(daddr, dev)
-        saddr = self.saddr or self._source(dst)
+        dst = self._route(daddr, control.dev or dev, control.source)
+        saddr = control.source or self.saddr or self._source(dst)
         if self.shutdown & SEND_SHUTDOWN:
             raise BrokenPipeError(errno.EPIPE, "shut down for sending")
         if confirm:
             dst.neigh.confirm()
         if four:
-            self._send4(dst, saddr[-4:], data, port)
+            self._send4(dst, saddr[-4:], data, port, control)
         else:
-            self._send6(dst, saddr, data, port)
+            self._send6(dst, saddr, data, port, control)
         return len(data)
 
     def _datagram(self, saddr: bytes, daddr: bytes, data: bytes, port: int) -> bytes:
@@ -314,7 +329,7 @@ class UdpSocket:
             self.errors.append(ErrorReport(errno.EMSGSIZE, ORIGIN_LOCAL, 0, 0, mtu, b"", b"", _unwire(self.family, dst.daddr), port))
         return OSError(errno.EMSGSIZE, f"the path takes packets of {mtu} bytes")
 
-    def _send4(self, dst: Dst, saddr: bytes, data: bytes, port: int) -> None:
+    def _send4(self, dst: Dst, saddr: bytes, data: bytes, port: int, control: Control) -> None:
         stack = self.stack
         mode = self.pmtu_disc
         mtu = dst.mtu if mode <= DO else dst.dev.mtu
@@ -329,30 +344,33 @@ class UdpSocket:
         elif mode in (DO, PROBE):
             ident = 0
         multicast = dst.kind == MULTICAST
-        ttl = self.multicast_ttl if multicast else self.ttl
+        ttl = control.ttl if control.ttl is not None else self.multicast_ttl if multicast else self.ttl
+        tos = self.tos if control.tos is None else control.tos
         datagram = self._datagram(saddr, dst.daddr, data, port)
         stack.mib.UdpOutDatagrams += 1
-        selfcopy.send(stack, dst, saddr, datagram, self.tos, ttl or stack.sysctl.ip_default_ttl, self.multicast_loop)
+        selfcopy.send(stack, dst, saddr, datagram, tos, ttl or stack.sysctl.ip_default_ttl, self.multicast_loop)
         if multicast and not ttl:
             return  # for this host only
-        ipv4.output(stack, dst, saddr, IPPROTO_UDP, datagram, tos=self.tos, ttl=ttl, df=df, ident=ident, mtu=mtu)
+        ipv4.output(stack, dst, saddr, IPPROTO_UDP, datagram, tos=tos, ttl=ttl, df=df, ident=ident, mtu=mtu)
 
-    def _send6(self, dst: Dst, saddr: bytes, data: bytes, port: int) -> None:
+    def _send6(self, dst: Dst, saddr: bytes, data: bytes, port: int, control: Control) -> None:
         stack = self.stack
         mode = self.pmtu_disc
         mtu = dst.mtu if mode <= DO else dst.dev.mtu6
-        if 48 + len(data) > mtu and (self.dontfrag or mode in (DO, PROBE, INTERFACE)):
+        whole = self.dontfrag if control.dontfrag is None else control.dontfrag
+        if 48 + len(data) > mtu and (whole or mode in (DO, PROBE, INTERFACE)):
             raise self._too_long(dst, port, mtu)
         labelled = self.autoflowlabel and stack.sysctl.auto_flowlabels
         flow = stack.flow_label(saddr, dst.daddr, self.lport, port, IPPROTO_UDP) if labelled else 0
         multicast = dst.kind == MULTICAST
-        hops = self.multicast_ttl if multicast else self.ttl
+        hops = control.ttl if control.ttl is not None else self.multicast_ttl if multicast else self.ttl
+        tos = self.tos if control.tos is None else control.tos
         datagram = self._datagram(saddr, dst.daddr, data, port)
         stack.mib.Udp6OutDatagrams += 1
-        selfcopy.send(stack, dst, saddr, datagram, self.tos, hops or stack.sysctl.hop_limit, self.multicast_loop)
+        selfcopy.send(stack, dst, saddr, datagram, tos, hops or stack.sysctl.hop_limit, self.multicast_loop)
         if multicast and not hops:
             return  # for this host only
-        ipv6.output(stack, dst, saddr, IPPROTO_UDP, datagram, tclass=self.tos, flow=flow, hops=hops, mtu=mtu)
+        ipv6.output(stack, dst, saddr, IPPROTO_UDP, datagram, tclass=tos, flow=flow, hops=hops, mtu=mtu)
 
     # --- receiving ---
 

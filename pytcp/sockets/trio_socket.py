@@ -329,14 +329,10 @@ class TrioSocket(trio.socket.SocketType):
         return await self._write(lambda: sock.sendto(data, address, flags))
 
     async def sendmsg(self, buffers: Iterable[Any], ancdata: Iterable[tuple[int, int, Any]] = (), flags: int = 0, address: Any = None, /) -> int:
-        """Send the buffers as one. Control data of datagrams is refused with EINVAL, of a stream as `Socket.sendmsg` says."""
+        """Send the buffers as one, with the control data that `DatagramSocket.sendmsg` and `Socket.sendmsg` name."""
         sock = self._sock
         data, control = arguments.joined(buffers), arguments.control(ancdata)
         if isinstance(sock, Socket):
             return await self._write(lambda: sock.sendmsg([data], control, flags))
-        if control:
-            self._sock.poll()
-            raise oserror(errno.EINVAL, "no control data can be sent")
-        if address is None:
-            return await self.send(data, flags)
-        return await self.sendto(data, flags, address)
+        where = None if address is None else await self._resolve(address, local=False)
+        return await self._write(lambda: sock.sendmsg([data], control, flags, where))
