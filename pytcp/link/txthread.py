@@ -17,6 +17,7 @@ ring that is forgotten, or alive when the interpreter ends, ends its thread too.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections.abc import Callable
@@ -56,21 +57,22 @@ class Signal:
     rx: Callable[[RxFrame], None]
     rx_end: Callable[[], None]
 
-    def __init__(self, fd: int, name: str, reap: Callable[[], None]) -> None:
+    def __init__(self, fd: int, name: str, rung: Callable[[], bool], reap: Callable[[], None]) -> None:
+        """rung(): whether the thread has signalled since it was last asked. reap(): look at the ring."""
         self.fd = fd
         self.name = name
+        self.rung = rung
         self.reap = reap
 
     def fileno(self) -> int:
         return self.fd
 
     def poll(self, budget: int) -> int:
-        # emptied before the ring is looked at: a signal that comes in between is not lost
-        try:
-            os.read(self.fd, 8)
-        except BlockingIOError:
-            return 0
-        self.reap()
+        if self.rung():
+            # emptied before the ring is looked at: a signal that comes in between is not lost
+            with contextlib.suppress(BlockingIOError):
+                os.read(self.fd, 8)
+            self.reap()
         return 0
 
     def send(self, frames: Any) -> int:
@@ -85,7 +87,7 @@ class ThreadRing(TxRing):
 
     __slots__ = (
         "on_uncharge", "on_called", "completions", "_q", "_device", "_hdr_len", "_accounts", "_free", "_idle", "_kept", "_parts", "_called", "_stats",
-        "_seen", "_close", "__weakref__",
+        "_seen", "_signals", "_close", "__weakref__",
     )  # fmt: skip
 
     def __init__(
@@ -121,7 +123,7 @@ class ThreadRing(TxRing):
         if self._q == ffi.NULL:
             raise OSError(error[0], f"transmit thread of {link.name}: {os.strerror(error[0])}")
         self._close = weakref.finalize(self, lib.pytcp_txq_close, self._q)
-        self.completions = Signal(lib.pytcp_txq_eventfd(self._q), f"{link.name} completions", self.reap)
+        self.completions = Signal(lib.pytcp_txq_eventfd(self._q), f"{link.name} completions", self._rung, self.reap)
         self.signal = self.completions
         self._accounts: dict[Any, _Account] = {}
         self._free = list(range(SOCKETS))
@@ -131,6 +133,7 @@ class ThreadRing(TxRing):
         self._called = ffi.new("uint8_t[]", ENTRIES)
         self._stats = ffi.new("struct pytcp_txstats *")
         self._seen = (0, 0, 0, 0)
+        self._signals = 0
 
     def flush(self) -> None:
         """Give what waits to the thread."""
@@ -270,6 +273,13 @@ class ThreadRing(TxRing):
         device.tx_bytes += now[1] - was[1]
         device.tx_carrier_errors += now[2] - was[2]
         device.tx_errors += now[3] - was[3]
+
+    def _rung(self) -> bool:
+        """Every pass asks: cheaper than a read that finds nothing."""
+        stats = self._stats
+        lib.pytcp_txq_stats(self._q, stats)  # type: ignore[union-attr]
+        heard, self._signals = self._signals, stats.signals
+        return heard != self._signals
 
     def statistics(self) -> dict[str, int]:
         """stalls: times the device was full; signals: completions a socket waited for."""

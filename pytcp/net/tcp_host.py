@@ -212,8 +212,11 @@ class TcpHost:
                 gso_type |= GSO_ECN
             frame = TxFrame(hh + ip + th, parts, room + size, gso_type, gso_size, room + l4, 16, sk, skb, truesize)
             if whole and dev.up:
-                dev.tx_packets += 1
-                return 0 if dev.put(frame) else 1
+                if dev.put(frame):
+                    dev.tx_packets += 1
+                    return 0
+                dev.tx_dropped += 1
+                return 1
             return 0 if dev.xmit(frame) else 1
         room = len(dst.neigh.header)
         frame = TxFrame(bytes(room) + ip + th, parts, room + size, gso_type if gso_size else 0, gso_size, room + l4, 16, sk, skb, truesize)

@@ -209,6 +209,7 @@ def test_a_full_queue_is_local_congestion() -> None:
             got[which] += world.read(server)
     assert got == [DATA[:40_000]] * 3
     assert world.dev.qdisc is not None and world.dev.qdisc.drops > 0
+    assert world.dev.tx_dropped == world.dev.qdisc.drops
     assert CA_CWR in states or CA_RECOVERY in states
     assert [client.wmem_alloc for client, _ in pairs] == [1, 1, 1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import select
 import shutil
 import socket
@@ -202,6 +203,52 @@ def test_buffers_live_until_their_frame_is_written() -> None:
         _ = [bytearray(b"\xff") * 4000 for _ in range(200)]  # whatever was freed is written over
         got = rig.device.arrived(55)[5:]
         assert got == [bytes(14) + bytes([n]) * 4000 for n in range(50)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens_each_frame_is_debited_once_in_order_and_who_is_held_is_called(seed: int) -> None:
+    draw = random.Random(seed)
+    with Rig(buffer=4608 if seed % 2 else 1 << 20) as rig:
+        rig.device.peer.setblocking(False)
+        sent: list[tuple[str, int]] = []
+        waiting: set[str] = set()
+        debited: list[tuple[str, int]] = []
+        rig.ring.on_uncharge = lambda owner, skb, truesize: debited.append(skb)
+        rig.ring.on_called = waiting.discard
+
+        def read(most: int) -> None:
+            for _ in range(most):
+                try:
+                    rig.device.peer.recv(1 << 17)
+                except BlockingIOError:
+                    return
+
+        for _ in range(400):
+            owner = draw.choice("abc")
+            action = draw.randrange(5)
+            if action < 2 and len(rig.ring) < 900:
+                for _ in range(draw.randrange(1, 6)):
+                    sent.append((owner, len(sent)))
+                    assert rig.ring.put(TxFrame(bytes(draw.randrange(1, 3000)), owner=owner, skb=sent[-1], truesize=draw.randrange(1, 5000)))
+                rig.ring.flush()
+            elif action == 2 and owner not in waiting:
+                waiting.add(owner)
+                rig.ring.throttle(owner, 1)
+                rig.heap.run_due()  # calls owed for what was debited inside
+                if not any(who == owner for who, _ in sent[len(debited) :]):
+                    waiting.discard(owner)  # the second look saw that nothing is left: it goes on
+            elif action == 3:
+                read(draw.randrange(20))
+            else:
+                rig.ring.reap()
+        deadline = time.monotonic() + PATIENCE
+        while len(debited) < len(sent):
+            assert time.monotonic() < deadline
+            read(100)
+            rig.ring.reap()
+        rig.heap.run_due()
+        assert debited == sent
+        assert waiting == set()
 
 
 def test_what_a_lost_peer_refuses_is_counted_and_completed() -> None:
