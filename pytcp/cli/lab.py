@@ -151,12 +151,13 @@ def _report(result: Result, record: str, html: str) -> None:
     chosen = result.experiment
     records = {name: Record.read_jsonl(file_of(record, name, len(result.outcomes))) for name in result.outcomes}
     figures = {name: outcome.figures for name, outcome in result.outcomes.items()}
-    columns = [Column(figure.key, figure.label, figure.form) for figure in shown(result)]
+    columns = [Column(figure.key, figure.label, figure.form, figure.claimed) for figure in shown(result)]
     notes = [("Differences", chosen.differences), ("Fitted", chosen.fitted), ("Published", (chosen.source,))]
     try:
         write_html(
             html, records, figures, chosen.published, title=f"{chosen.name}: {chosen.title}", summary=chosen.doc, columns=columns,
             compare=chosen.compare, notes=[(heading, list(sentences)) for heading, sentences in notes if any(sentences)],
+            tables={name: outcome.tables for name, outcome in result.outcomes.items()},
         )  # fmt: skip
     except ImportError as error:
         raise Failed(str(error)) from None

@@ -23,6 +23,7 @@ from pytcp.tcp import trace
 
 from . import palette
 from . import timeline as timelines
+from .experiment import Table
 from .palette import Panel
 from .record import Record
 from .timeline import Timeline
@@ -43,12 +44,16 @@ COLOURS: Mapping[str, Mapping[str, str]] = {"why": palette.WHY, "gates": palette
 Figures = Mapping[str, Mapping[str, Any]]
 
 
+Tables = Mapping[str, Sequence[Table]]  # by variant
+
+
 class Column(NamedTuple):
     """How a figure is shown: its name, its label, a format for numbers."""
 
     key: str
     label: str
     form: str = ""
+    claimed: bool = True  # False: shown beside the published one, which it is not meant to reproduce
 
 
 def write_html(
@@ -62,17 +67,19 @@ def write_html(
     columns: Iterable[Column] = (),
     compare: tuple[str, str] | None = None,
     notes: Sequence[tuple[str, Sequence[str]]] = (),
+    tables: Tables | None = None,
 ) -> None:
     """Write the report of one record, or of several to compare.
 
     records: by variant, or in order. figures, published: variant -> figure -> value; those published stand beside ours.
     title, summary: of the page; by default the experiment's. columns: which figures, how labelled; others follow as they are.
     compare: (before, after): a column of ratios. notes: (heading, sentences), as differences and sources.
+    tables: what each variant shows beside its figures.
     Raises ImportError when plotly is not installed, and OSError."""
     named = dict(records) if isinstance(records, Mapping) else _named(records)
     if not named:
         raise ValueError("no record to report")
-    page = build(named, figures or {}, published or {}, title=title, summary=summary, columns=tuple(columns), compare=compare, notes=notes)
+    page = build(named, figures or {}, published or {}, title=title, summary=summary, columns=tuple(columns), compare=compare, notes=notes, tables=tables)
     Path(path).write_text(page, encoding="utf-8")
 
 
@@ -95,6 +102,7 @@ def build(
     columns: Sequence[Column] = (),
     compare: tuple[str, str] | None = None,
     notes: Sequence[tuple[str, Sequence[str]]] = (),
+    tables: Tables | None = None,
 ) -> str:
     """The page as text."""
     try:
@@ -116,6 +124,7 @@ def build(
             '<div id="chart" role="img" aria-label="time–sequence graph and series"></div><p class=note id="drawn"></p>',
             _left_out(records) + "</section>",
             f"<div class=columns>{''.join(_flow_tables(line) for line in lines if line.variant in variants and line.flow in flows)}</div>",
+            _tables(tables or {}),
             "".join(f"<h2>{escape(head)}</h2>" + "".join(f"<p>{_prose(text)}</p>" for text in sentences) for head, sentences in notes if sentences),
             _settings(records),
             f"<footer>Made by pytcp {escape(pytcp.__version__)}. All data are in this file; it asks for nothing.</footer>",
@@ -288,7 +297,8 @@ def _queues(records: Mapping[str, Record]) -> list[dict[str, Any]]:
 
 def figures_table(figures: Figures, published: Figures, columns: Sequence[Column], compare: tuple[str, str] | None = None) -> str:
     """Figures as an HTML table, those published beside ours; "" when there are none."""
-    variants = list(dict.fromkeys([*figures, *published]))
+    variants = list(figures or published)
+    published = {variant: published[variant] for variant in variants if variant in published}
     keys = dict.fromkeys(key for source in (figures, published) for values in source.values() for key in values)
     shown = [column for column in columns if column.key in keys]
     shown += [Column(key, key) for key in keys if key not in {column.key for column in columns}]
@@ -313,12 +323,30 @@ def figures_table(figures: Figures, published: Figures, columns: Sequence[Column
         if ratios and compare is not None:
             for kind, source in (("published", published), ("ours", figures)):
                 before, after = (source.get(variant, {}).get(column.key) for variant in compare)
-                cells.append(f"<td class={kind}>{_ratio(before, after)}</td>")
+                ratio = _ratio(before, after)
+                unclaimed = kind == "ours" and ratio and not column.claimed
+                cells.append(f"<td class={'published' if unclaimed else kind}>{ratio}{' (not claimed)' if unclaimed else ''}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>")
     return (
         f"<h2>Figures</h2><div class=wide><table><thead><tr class=groups>{''.join(groups)}</tr><tr>{''.join(heads)}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
+
+
+def _tables(tables: Tables) -> str:
+    """Tables of the variants, those of one title beside each other."""
+    titles = dict.fromkeys(table.title for found in tables.values() for table in found)
+    parts = []
+    for title in titles:
+        shown = [(variant, table) for variant, found in tables.items() for table in found if table.title == title]
+        columns = []
+        for variant, table in shown:
+            head = "".join(f"<th>{escape(name)}</th>" for name in table.header)
+            rows = "".join(f"<tr><th>{escape(row[0])}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in row[1:])}</tr>" for row in table.rows)
+            caption = f"<p class=note>{escape(variant)}</p>" if len(tables) > 1 else ""
+            columns.append(f"<div>{caption}<div class=wide><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div></div>")
+        parts.append(f"<h2>{escape(title)}</h2><div class=columns>{''.join(columns)}</div>")
+    return "".join(parts)
 
 
 def _value(value: Any, form: str = "") -> str:

@@ -154,12 +154,25 @@ def _columns(*names: str) -> dict[str, list[Any]]:
 
 
 def _series(record: Record, flow: str, start: int) -> dict[str, list[Any]]:
-    rows = [row for row in record.series if row["flow"] == flow]
+    rows = [row for row in record.series if row["flow"] == flow] or _samples_of(record, flow)
     names = dict.fromkeys(name for row in rows for name in row if name not in ("t_ns", "flow"))
     found: dict[str, list[Any]] = {"t": [row["t_ns"] - start for row in rows]}
     for name in names:
         found[name] = [usual(name, row.get(name)) for row in rows]
     return found
+
+
+def _samples_of(record: Record, flow: str) -> list[Row]:
+    """Samples as far as a trace alone has them: what a super-segment or an acknowledgement said in passing."""
+    rows: list[Row] = []
+    known: Row = {}
+    for row in record.happened("xmit", "ack", flow=flow):
+        if row["kind"] == "xmit":
+            known = {**known, "cwnd": row.get("cwnd"), "inflight": row.get("inflight")}
+        elif row.get("una") is not None:
+            known = {**known, "snd_una": row["una"], "snd_wnd": row.get("wnd")}
+        rows.append({"t_ns": row["t_ns"], "flow": flow, **known})
+    return rows
 
 
 def _gates(events: Iterable[Row], series: Mapping[str, list[Any]], start: int, end: int) -> dict[str, list[Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pytcp.lab.experiment import Table
 from pytcp.lab.record import Record
 from pytcp.lab.report import Column, build, figures_table, write_html
 
@@ -66,6 +67,19 @@ def test_figures_stand_beside_those_published_with_the_ratio() -> None:
     assert rows[1] == ["packets", "to", "IP", "565", "560", "216", "224", "0.38", "0.40"]
     assert rows[2] == ["rate", "0.1235", "1", "8.10"]
     assert figures_table({}, {}, []) == ""
+    # of a variant that did not run nothing is shown, and what is not claimed says so
+    table = figures_table({"a": {"x": 2}, "b": {"x": 4}}, {"a": {"x": 1}, "c": {"x": 9}}, [Column("x", "x", "{:.0f}", False)], ("a", "b"))
+    assert "<th colspan=1>b</th>" in table
+    assert "9" not in table
+    assert "2.00 (not claimed)" in table
+
+
+def test_tables_of_the_variants_stand_beside_each_other() -> None:
+    tables = {name: [Table("Sizes", ("round", "segments"), [("1", "10"), ("<2>", size)])] for name, size in (("before", "5x2"), ("after", "1x10"))}
+    page = build({"before": small(), "after": small("after")}, {}, {}, tables=tables)
+    assert page.count("<h2>Sizes</h2>") == 1
+    assert "<tr><th>&lt;2&gt;</th><td>5x2</td></tr>" in page
+    assert "<tr><th>&lt;2&gt;</th><td>1x10</td></tr>" in page
 
 
 def test_text_of_records_and_figures_cannot_become_markup(tmp_path: Path) -> None:

@@ -102,6 +102,12 @@ def test_a_retransmit_knows_what_it_was_sent_for_and_what_was_given_up_is_kept()
     assert line.lost == {"t": [5], "seq": [1000], "end": [2000], "why": ["rack"]}
 
 
+def test_a_trace_without_samples_still_says_what_cwnd_and_window_were() -> None:
+    sent = {**xmit(1, 0), "cwnd": 10, "inflight": 3}
+    line = timeline(record(sent, {"t_ns": 4, "kind": "ack", "una": 1000, "wnd": 500, "sacks": []}), "a")
+    assert line.series == {"t": [0, 3], "cwnd": [10, 10], "inflight": [3, 3], "snd_una": [None, 1000], "snd_wnd": [None, 500]}
+
+
 def test_flows_are_those_named_then_those_that_only_rows_name() -> None:
     made = record(xmit(0, 0))
     made.events.append({"t_ns": 1, "flow": "b", "kind": "rto"})
