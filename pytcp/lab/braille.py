@@ -21,7 +21,7 @@ LETTERS = {
     "host_queue": "h", "neighbour": "b",
 }  # fmt: skip
 SIGNS = {"state": "│", "probe": "▶", "ca_state": "◆", "rto": "✖", "tlp": "▲", "undo": "●", "ecn": "■", "hystart": "▼"}
-LEFT = 9  # columns of the labels at the left
+LEFT, MOST_LEFT = 9, 24  # columns of the labels at the left, at least and at most
 
 
 class Canvas:
@@ -89,32 +89,35 @@ def draw(lines: Sequence[Timeline], queues: Sequence[tuple[str, dict[str, list[A
 
     queues: (name, columns of its samples). height: lines of a panel."""
     span = max(span_ns, 1)
-    inner = max(width - LEFT - 1, 20)
+    names = [line.name for line in lines] if len(lines) > 1 and {"gates", "events"} & set(what) else []
+    left = max([LEFT, *(min(len(name) + 2, MOST_LEFT) for name in names)])
+    inner = max(width - left - 1, 20)
     parts: list[Text] = []
     for name in palette.WHAT:
         if name not in what:
             continue
         if name == "sequence":
             for line in lines:
-                parts += _sequence(line, span, inner, height * 2, len(lines) > 1)
+                parts += _sequence(line, span, inner, height * 2, left, len(lines) > 1)
         elif name == "gates":
-            parts += _gates(lines, span, inner)
+            parts += _gates(lines, span, inner, left)
         elif name == "events":
-            parts += _events(lines, span, inner)
+            parts += _events(lines, span, inner, left)
         elif name == "queue":
             for place, (queue, columns) in enumerate(queues):
-                parts += _series(palette.QUEUE._replace(title=f"Queue: {queue}"), [("", columns, palette.TRACKS[place])], span, inner, height)
+                parts += _series(palette.QUEUE._replace(title=f"Queue: {queue}"), [("", columns, palette.TRACKS[place])], span, inner, height, left)
         else:
             [panel] = (panel for panel in palette.PANELS if panel.name == name)
-            parts += _series(panel, [(line.name, line.series, palette.TRACKS[i % len(palette.TRACKS)]) for i, line in enumerate(lines)], span, inner, height)
+            flows = [(line.name, line.series, palette.TRACKS[i % len(palette.TRACKS)]) for i, line in enumerate(lines)]
+            parts += _series(panel, flows, span, inner, height, left)
     if parts:
-        parts.append(_axis(span, inner))
+        parts.append(_axis(span, inner, left))
     return Text("\n").join(parts)
 
 
-def _frame(title: str, legend: Iterable[tuple[str, str]], canvas: Canvas, low: float, high: float, label: str) -> list[Text]:
+def _frame(title: str, legend: Iterable[tuple[str, str]], canvas: Canvas, low: float, high: float, label: str, left: int) -> list[Text]:
     """A panel with its heading and the labels of its axis."""
-    head = Text(" " * LEFT + title, style="bold", no_wrap=True)
+    head = Text(" " * left + title, style="bold", no_wrap=True)
     head.append(f"  {label}", style="dim not bold")
     for name, colour in legend:
         head.append("  ")
@@ -123,12 +126,12 @@ def _frame(title: str, legend: Iterable[tuple[str, str]], canvas: Canvas, low: f
     rows = [head]
     marks = {0: high, canvas.height // 2: (low + high) / 2, canvas.height - 1: low}
     for number, line in enumerate(canvas.lines()):
-        left = Text(f"{short(marks[number]) if number in marks else '':>{LEFT - 2}} ", style="dim")
-        rows.append(left.append("┤" if number in marks else "│", style="dim").append_text(line))
+        mark = Text(f"{short(marks[number]) if number in marks else '':>{left - 2}} ", style="dim")
+        rows.append(mark.append("┤" if number in marks else "│", style="dim").append_text(line))
     return [*rows, Text("")]
 
 
-def _series(panel: Panel, flows: Sequence[tuple[str, dict[str, list[Any]], str]], span: int, width: int, height: int) -> list[Text]:
+def _series(panel: Panel, flows: Sequence[tuple[str, dict[str, list[Any]], str]], span: int, width: int, height: int, left: int) -> list[Text]:
     """Lines of one flow in the colours of their columns; of several flows the first column, in the colours of the flows."""
     shown = []
     for flow, series, colour in flows:
@@ -147,10 +150,10 @@ def _series(panel: Panel, flows: Sequence[tuple[str, dict[str, list[Any]], str]]
         total = sum(max((value for value in series.get(column, ()) if value), default=0) for _, series, _ in flows)
         if total:
             note += f", {total:,} {word}"
-    return _frame(panel.title, [(name, colour) for name, colour, *_ in shown], canvas, 0, most, note)
+    return _frame(panel.title, [(name, colour) for name, colour, *_ in shown], canvas, 0, most, note, left)
 
 
-def _sequence(line: Timeline, span: int, width: int, height: int, several: bool) -> list[Text]:
+def _sequence(line: Timeline, span: int, width: int, height: int, left: int, several: bool) -> list[Text]:
     x = line.xmit
     if not x["t"]:
         return []
@@ -162,25 +165,25 @@ def _sequence(line: Timeline, span: int, width: int, height: int, several: bool)
         colour = palette.WHY["retransmit"] if rtx else palette.WHY.get(why, palette.OTHER)
         canvas.bar(canvas.column(t / span), (seq - low) / reach, (seq + size - low) / reach, colour)
     legend = [(why, palette.WHY.get(why, palette.OTHER)) for why in line.sizes()]
-    return _frame(f"Time–sequence{': ' + line.name if several else ''}", [*legend, ("ACK", "bright_black")], canvas, low, high, "bytes")
+    return _frame(f"Time–sequence{': ' + line.name if several else ''}", [*legend, ("ACK", "bright_black")], canvas, low, high, "bytes", left)
 
 
-def _label(line: Timeline) -> Text:
-    name = line.name if len(line.name) <= LEFT - 2 else line.name[: LEFT - 3] + "…"
-    return Text(f"{name:>{LEFT - 2}}  ", style="dim", no_wrap=True)
+def _label(line: Timeline, left: int) -> Text:
+    name = line.name if len(line.name) <= left - 2 else "…" + line.name[-(left - 3) :]  # addresses differ at their ends
+    return Text(f"{name:>{left - 2}}  ", style="dim", no_wrap=True)
 
 
-def _gates(lines: Sequence[Timeline], span: int, width: int) -> list[Text]:
+def _gates(lines: Sequence[Timeline], span: int, width: int, left: int) -> list[Text]:
     """One row a flow: in each column the letter of the gate that was shut most of it."""
     names = [gate for gate in palette.GATES if any(gate in line.gates["gate"] for line in lines)]
     if not names:
         return []
-    head = Text(" " * LEFT + "What held the sender back", style="bold", no_wrap=True)
+    head = Text(" " * left + "What held the sender back", style="bold", no_wrap=True)
     for gate in names:
         head.append("  ").append(f"{LETTERS[gate]} ", style=f"{palette.GATES[gate]} not bold").append(gate, style="not bold")
     rows = [head]
     for line in lines:
-        row = _label(line)
+        row = _label(line, left)
         span_at = 0
         gates = line.gates
         for cell in range(width):
@@ -198,11 +201,11 @@ def _gates(lines: Sequence[Timeline], span: int, width: int) -> list[Text]:
     return [*rows, Text("")]
 
 
-def _events(lines: Sequence[Timeline], span: int, width: int) -> list[Text]:
+def _events(lines: Sequence[Timeline], span: int, width: int, left: int) -> list[Text]:
     kinds = list(dict.fromkeys(kind for line in lines for kind in line.marks["kind"]))
     if not kinds:
         return []
-    head = Text(" " * LEFT + "Events", style="bold", no_wrap=True)
+    head = Text(" " * left + "Events", style="bold", no_wrap=True)
     for kind in kinds:
         head.append("  ").append(f"{SIGNS.get(kind, '•')} ", style=f"{palette.MARKS.get(kind, palette.OTHER)} not bold")
         head.append(MARKS.get(kind, kind), style="not bold")
@@ -211,11 +214,11 @@ def _events(lines: Sequence[Timeline], span: int, width: int) -> list[Text]:
         cells = [Text(" ")] * width
         for t, kind in zip(line.marks["t"], line.marks["kind"], strict=True):
             cells[min(t * width // span, width - 1)] = Text(SIGNS.get(kind, "•"), style=palette.MARKS.get(kind, palette.OTHER))
-        rows.append(_label(line).append_text(Text("").join(cells)))
+        rows.append(_label(line, left).append_text(Text("").join(cells)))
     return [*rows, Text("")]
 
 
-def _axis(span: int, width: int) -> Text:
+def _axis(span: int, width: int, left: int) -> Text:
     """Round times below the lowest panel."""
     unit = palette.time_unit(span)
     step = round_step(span, max(2, width // 14))
@@ -225,7 +228,7 @@ def _axis(span: int, width: int) -> Text:
         place = t * width // span - len(label) // 2
         if not row or place > len(row):
             row = row.ljust(place) + label
-    return Text(" " * LEFT + row + f" {unit}", style="dim", no_wrap=True)
+    return Text(" " * left + row + f" {unit}", style="dim", no_wrap=True)
 
 
 def round_step(span: int, most: int) -> int:

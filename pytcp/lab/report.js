@@ -295,7 +295,7 @@
     const one = key => new Set(tracks.map(track => track[key])).size === 1;
     for (const track of tracks) {
       const name = tracks.length === 1 ? track.flow : one("flow") ? track.variant : one("variant") ? track.flow : track.name;
-      track.short = name.length > 28 ? name.slice(0, 27) + "…" : name;
+      track.short = name.length > 28 ? "…" + name.slice(-27) : name;
     }
     for (const panel of data.queues) for (const track of panel.tracks) track.short = track.variant;
     MARGIN.l = Math.max(84, 18 + 6.6 * Math.max(...tracks.map(track => track.short.length)));
