@@ -196,7 +196,7 @@ def show(result: Result, settings: list[tuple[str, Setting]], real: bool = False
 def shown(result: Result) -> list[Figure]:
     """The figures to show: those described, then others as they came."""
     chosen = result.experiment
-    keys = dict.fromkeys(key for name, outcome in result.outcomes.items() for key in (*outcome.figures, *chosen.published.get(name, {})))
+    keys = dict.fromkeys(key for outcome in result.outcomes.values() for key in outcome.figures)
     known = {figure.key: figure for figure in chosen.figures}
     return [figure for figure in chosen.figures if figure.key in keys] + [Figure(key, key, "{:g}") for key in keys if key not in known]
 
@@ -248,7 +248,7 @@ def _ratios(result: Result) -> RichTable | None:
     for figure in shown(result):
         ours = _ratio(result.outcomes[before].figures, result.outcomes[after].figures, figure.key)
         theirs = _ratio(chosen.published.get(before, {}), chosen.published.get(after, {}), figure.key)
-        if theirs:
+        if theirs and ours:
             table.add_row(figure.label, theirs, ours + ("" if figure.claimed else " (not claimed)"))
     return table if table.row_count else None
 

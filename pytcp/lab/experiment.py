@@ -39,6 +39,8 @@ from .record import Record
 from .units import Kind
 
 if TYPE_CHECKING:
+    from pytcp.link.delayed import Delayed
+
     from .world import World
 
 Setting = int | float | str
@@ -111,6 +113,8 @@ class OverTap(NamedTuple):
     run: Callable[..., Awaitable[Figures]]
     parameters: frozenset[str]
     sysctls: dict[str, int | str]
+    mtu: int
+    completions: Callable[..., str | Delayed] | None
 
 
 class Experiment:
@@ -164,11 +168,14 @@ class Experiment:
         for variant in self.variants:
             self.resolve(variant, ())
 
-    def over_tap(self, *, sysctls: Mapping[str, int | str] | None = None) -> Callable[[Callable[..., Awaitable[Figures]]], OverTap]:
-        """Decorates what `--real` runs: `async def f(real: Real, ...)`, parameters as of the experiment. sysctls: of the kernel's side."""
+    def over_tap(
+        self, *, sysctls: Mapping[str, int | str] | None = None, mtu: int = 1500, completions: Callable[..., str | Delayed] | None = None
+    ) -> Callable[[Callable[..., Awaitable[Figures]]], OverTap]:
+        """Decorates what `--real` runs: `async def f(real: Real, ...)`, parameters as of the experiment. sysctls: of the kernel's side.
+        mtu: of the TAP. completions: gives those of our ring, from parameters of the experiment by their names."""
 
         def decorate(run: Callable[..., Awaitable[Figures]]) -> OverTap:
-            self.real_run = OverTap(run, frozenset(list(inspect.signature(run).parameters)[1:]), dict(sysctls or {}))
+            self.real_run = OverTap(run, frozenset(list(inspect.signature(run).parameters)[1:]), dict(sysctls or {}), mtu, completions)
             return self.real_run
 
         return decorate

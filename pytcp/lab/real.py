@@ -6,7 +6,9 @@ keeps super-frames whole, and the counters of both sides since the start. Time i
 
 from __future__ import annotations
 
+import inspect
 import socket
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from pytcp.clock.real import RealRuntime
+from pytcp.link.delayed import Delayed
 from pytcp.link.delayline import DelayLine
 from pytcp.link.frame import F_TSO4, F_TSO6, Link
 from pytcp.link.pcapng import Capture, PcapngWriter
@@ -82,6 +85,26 @@ class Real:
         """A kernel socket that accepts one connection and reads it to its end."""
         await self._kernel(port, _receive, task_status)
 
+    async def kernel_asks(self, port: int, request: int, answer: int, count: int, interval: float) -> list[float]:
+        """A kernel socket that connects to pytcp and asks `count` times, `interval` seconds apart; the seconds each answer took."""
+
+        def ask() -> list[float]:
+            times = []
+            with self.testbed.socket() as client:
+                client.settimeout(TIMEOUT)
+                client.connect((self.testbed.address4, port))
+                for _ in range(count):
+                    began = time.monotonic()
+                    client.sendall(bytes(request))
+                    left = answer
+                    while left:
+                        left -= len(client.recv(left))
+                    times.append(time.monotonic() - began)
+                    time.sleep(interval)
+            return times
+
+        return await trio.to_thread.run_sync(ask)
+
     async def _kernel(self, port: int, program: Callable[[socket.socket], None], task_status: trio.TaskStatus[None]) -> None:
         with self.testbed.socket() as listener:
             listener.settimeout(TIMEOUT)
@@ -121,16 +144,22 @@ def run_real(chosen: Experiment, variant: str, sets: Sequence[tuple[str, Setting
             raise ExperimentError(f"{key} is not used with --real; {units.nearest(key, known) if known else ''}".rstrip("; "))
     given = (*chosen.settings, *chosen.variants[variant], *(key for key, _ in sets))
     parameters = {key: settings.parameters[key] for key in given if key in known}
+    completions: str | Delayed = "reaped"
+    if over_tap.completions is not None:
+        asked = inspect.signature(over_tap.completions).parameters
+        completions = over_tap.completions(**{key: settings.parameters[key] for key in asked})
     writer = PcapngWriter(pcap) if pcap else None
     try:
-        with Testbed(sysctls=over_tap.sysctls) as testbed:
-            return trio.run(_main, testbed, settings, partial(over_tap.run, **parameters), writer)
+        with Testbed(sysctls=over_tap.sysctls, mtu=over_tap.mtu) as testbed:
+            return trio.run(_main, testbed, settings, partial(over_tap.run, **parameters), completions, writer)
     finally:
         if writer is not None:
             writer.close()
 
 
-async def _main(testbed: Testbed, settings: Settings, over_tap: Callable[[Real], Any], writer: PcapngWriter | None) -> Outcome:
+async def _main(
+    testbed: Testbed, settings: Settings, over_tap: Callable[[Real], Any], completions: str | Delayed, writer: PcapngWriter | None
+) -> Outcome:
     runtime = RealRuntime()
     line = DelayLine(testbed.link, runtime.heap, 0)
     link: Link = line if writer is None else Capture(line, writer, "pytcp", realtime_ns=runtime.realtime_ns)
@@ -139,7 +168,9 @@ async def _main(testbed: Testbed, settings: Settings, over_tap: Callable[[Real],
     async with trio.open_nursery() as nursery:
         await nursery.start(runtime.run)
         try:
-            async with open_stack(link=link, addresses=testbed.addresses, runtime=runtime, profile=settings.profile, sysctls=sysctls, seed=0) as stack:
+            async with open_stack(
+                link=link, addresses=testbed.addresses, runtime=runtime, profile=settings.profile, sysctls=sysctls, seed=0, tx_mode=completions
+            ) as stack:
                 real = Real(stack, testbed, line)
                 outcome = Outcome(dict(await over_tap(real)), real.tables)
         except Exception as error:

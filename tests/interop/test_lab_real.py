@@ -37,6 +37,17 @@ def test_the_kernel_fills_the_window_that_each_default_offers() -> None:
     assert outcomes["65-never"].figures["seconds"] > 7 * 0.04
 
 
+def test_the_kernels_delayed_ack_is_what_a_missed_completion_waits_for() -> None:
+    """pytcp answers a kernel client in two writes; one completion in fifty calls nobody."""
+    outcomes = run_all_real("autocork-nodelay", ["mainline", "any_nonagle"]).outcomes
+    held = outcomes["mainline"]
+    assert held.figures["missed"] > 0
+    assert held.figures["send_p100"] > 38
+    assert counter(held.tables[0].rows, "TcpExtDelayedACKs")[1] > 0
+    # a socket that is never held cannot miss a completion
+    assert (outcomes["any_nonagle"].figures["missed"], outcomes["any_nonagle"].figures["TCPAutoCorking"]) == (0, 0)
+
+
 def test_what_cannot_run_over_a_tap_says_why() -> None:
     with pytest.raises(ExperimentError, match="hystart-reset runs in virtual time only"):
         run_all_real("hystart-reset")
