@@ -159,18 +159,24 @@ def _program(
 
 
 def _recorded(target: Path, show: Callable[[Row], None], kinds: frozenset[str], ports: tuple[int, ...], peers: tuple[Net, ...]) -> int:
-    from pytcp.lab.record import Record, RecordError
+    from pytcp.lab.record import RecordError, read_rows
 
+    wanted: dict[str, bool] = {}
+    left_out = 0
     try:
-        record = Record.read_jsonl(target)
+        for table, row in read_rows(target):
+            if table == "record":
+                left_out = row["left_out"].get("events", 0)
+            elif table == "events" and (not kinds or row["kind"] in kinds):
+                flow = row["flow"]
+                if flow not in wanted:
+                    wanted[flow] = _fits(flow, ports, peers)
+                if wanted[flow]:
+                    show(row)
     except RecordError as error:
         raise click.ClickException(str(error)) from None
-    for row in record.events:
-        if (not kinds or row["kind"] in kinds) and _fits(row["flow"], ports, peers):
-            show(row)
-    left_out = record.left_out.get("events")
     if left_out:
-        click.echo(f"({left_out:,} more events are not shown)", err=True)
+        click.echo(f"({left_out:,} later events are not in {target})", err=True)
     return 0
 
 

@@ -170,44 +170,13 @@ class Record:
     @classmethod
     def read_jsonl(cls, path: str | Path, *, limit: int = LIMIT) -> Record:
         """Read what `write_jsonl` wrote. Raises OSError, and RecordError naming the line of the first mistake."""
-        record: Record | None = None
-        last = dict.fromkeys(TABLES, -1)
-        number = 0
-        with open(path, "rb") as file:
-            try:
-                for raw in file:
-                    number += 1
-                    line = _object(raw)
-                    if record is None:
-                        record = cls._head(line, limit)
-                        continue
-                    name, row = _row(line)
-                    if row["t_ns"] < last[name]:
-                        raise RecordError(f"t_ns goes back from {last[name]} to {row['t_ns']}")
-                    last[name] = row["t_ns"]
-                    record.table(name).append(row)
-            except RecordError as error:
-                raise RecordError(f"{path}:{number}: {error}") from None
-        if record is None:
-            raise RecordError(f"{path}:1: empty, no record")
-        return record
-
-    @classmethod
-    def _head(cls, line: Mapping[str, Any], limit: int) -> Record:
-        if "record" not in line:
-            raise RecordError('no record: the first line has no "record"')
-        if line["record"] != FORMAT:
-            raise RecordError(f"format {line['record']!r}; this version reads {FORMAT}")
-        meta, flows, left_out = line.get("meta", {}), line.get("flows", []), line.get("left_out", {})
-        if not isinstance(meta, dict):
-            raise RecordError('"meta" is no object')
-        if not isinstance(flows, list) or not all(isinstance(flow, str) for flow in flows):
-            raise RecordError('"flows" is no list of names')
-        if not isinstance(left_out, dict) or not all(name in TABLES and _is_count(count) for name, count in left_out.items()):
-            raise RecordError(f'"left_out" counts rows of {", ".join(TABLES)}')
-        record = cls(meta, flows, limit=limit)
-        for name, count in left_out.items():
+        lines = read_rows(path)
+        _, head = next(lines)
+        record = cls(head["meta"], head["flows"], limit=limit)
+        for name, count in head["left_out"].items():
             record.table(name).left_out = count
+        for name, row in lines:
+            record.table(name).append(row)
         return record
 
     # --- CSV ---
@@ -236,6 +205,46 @@ class Record:
         path = target / "meta.json"
         path.write_text(json.dumps({"meta": self.meta, "flows": self.flows, "left_out": self.left_out}, indent=2) + "\n", encoding="utf-8")
         return [*written, path]
+
+
+def read_rows(path: str | Path) -> Iterator[tuple[str, Row]]:
+    """A file line by line, without keeping it: ("record", the head with its meta, flows and left_out), then (table, row).
+
+    Raises OSError, and RecordError naming the line of the first mistake, when it is reached."""
+    last = dict.fromkeys(TABLES, -1)
+    number = 0
+    with open(path, "rb") as file:
+        try:
+            for raw in file:
+                number += 1
+                line = _object(raw)
+                if number == 1:
+                    yield "record", _head(line)
+                    continue
+                name, row = _row(line)
+                if row["t_ns"] < last[name]:
+                    raise RecordError(f"t_ns goes back from {last[name]} to {row['t_ns']}")
+                last[name] = row["t_ns"]
+                yield name, row
+        except RecordError as error:
+            raise RecordError(f"{path}:{number}: {error}") from None
+    if not number:
+        raise RecordError(f"{path}:1: empty, no record")
+
+
+def _head(line: Mapping[str, Any]) -> Row:
+    if "record" not in line:
+        raise RecordError('no record: the first line has no "record"')
+    if line["record"] != FORMAT:
+        raise RecordError(f"format {line['record']!r}; this version reads {FORMAT}")
+    meta, flows, left_out = line.get("meta", {}), line.get("flows", []), line.get("left_out", {})
+    if not isinstance(meta, dict):
+        raise RecordError('"meta" is no object')
+    if not isinstance(flows, list) or not all(isinstance(flow, str) for flow in flows):
+        raise RecordError('"flows" is no list of names')
+    if not isinstance(left_out, dict) or not all(name in TABLES and _is_count(count) for name, count in left_out.items()):
+        raise RecordError(f'"left_out" counts rows of {", ".join(TABLES)}')
+    return {"meta": meta, "flows": flows, "left_out": left_out}
 
 
 def _pairs(rows: Iterable[Row], key: str, name: str, column: str) -> tuple[list[int], list[Any]]:

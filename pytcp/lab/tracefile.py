@@ -30,6 +30,7 @@ class TraceFile:
         self.listener = Listener(self._write)
         self._meta = {"versions": {"pytcp": __version__}, **meta}
         self._flows: dict[str, None] = {}
+        self._last = 0
         self._file = open(self.path, "w", encoding="utf-8", buffering=BUFFER)  # noqa: SIM115  # closed by `close`
         self._head()
 
@@ -46,6 +47,8 @@ class TraceFile:
         if self.error is not None:
             return
         self._flows.setdefault(row["flow"])
+        # several stacks of a process look at the clock at moments of their own
+        row["t_ns"] = self._last = max(self._last, row["t_ns"])
         try:
             self._file.write(json.dumps({"events": row}, separators=(",", ":")) + "\n")
         except OSError as error:

@@ -71,7 +71,7 @@ def test_an_address_that_nobody_has_ends_the_wait_too() -> None:
     assert 3000 * MS <= changes[0]["t_ns"] - start <= 3100 * MS
 
 
-def lossy(meta: Path, frames: list[TxFrame] | None = None) -> tuple[Sock, Record, list[str]]:
+def lossy(meta: Path, frames: list[TxFrame] | None = None, listens: bool = True) -> tuple[Sock, Record, list[str]]:
     """A transfer over a path that loses, traced into a file; `frames` is given what the stack hands to its device."""
     runtime = VirtualRuntime()
     near, far = pipe_pair(runtime.heap, delay_ns=5 * MS)
@@ -87,7 +87,8 @@ def lossy(meta: Path, frames: list[TxFrame] | None = None) -> tuple[Sock, Record
 
         wire.send = seen  # type: ignore[method-assign]
     file = TraceFile(meta, experiment="a test")
-    tracer.attach(first, file.listener)
+    if listens:
+        tracer.attach(first, file.listener)
     first.add_interface(wire, ["10.0.0.1/24"])
     second.add_interface(far, ["10.0.0.2/24"])
     lsk = serve(second, 4, 80)
@@ -182,6 +183,25 @@ def test_many_flows_leave_the_first_line_its_place(tmp_path: Path) -> None:
     record = Record.read_jsonl(tmp_path / "t.jsonl")
     assert len(record.events) == 1000
     assert len(flows(record)) == 1000
+
+
+def test_stacks_whose_clocks_were_read_apart_make_one_order(tmp_path: Path) -> None:
+    file = TraceFile(tmp_path / "t.jsonl")
+    for t_ns, flow in ((5, "a"), (4, "b"), (6, "a")):
+        file._write({"t_ns": t_ns, "flow": flow, "kind": "tsq", "wmem_alloc": 1, "limit": 0})
+    file.close()
+    assert [row["t_ns"] for row in Record.read_jsonl(tmp_path / "t.jsonl").events] == [5, 5, 6]
+
+
+def test_who_is_watched_does_the_same(tmp_path: Path) -> None:
+    """Frame for frame: to listen changes nothing."""
+
+    def heads(listens: bool) -> list[tuple[bytes, int]]:
+        frames: list[TxFrame] = []
+        lossy(tmp_path / "t.jsonl", frames, listens)
+        return [(bytes(frame.head), frame.length) for frame in frames]
+
+    assert heads(True) == heads(False)
 
 
 def test_listeners_come_and_go_while_connections_live() -> None:
