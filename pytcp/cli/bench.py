@@ -39,6 +39,14 @@ ROWS = (
 )
 
 
+def setting(word: str) -> tuple[str, str]:
+    """NAME=VALUE. Raises click.BadParameter."""
+    name, equals, value = word.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{word!r} is not NAME=VALUE", param_hint="--sysctl")
+    return name, value
+
+
 def cells(row: Row, report: Mapping[str, Any]) -> list[str] | None:
     """One line of the table: pytcp, then each yardstick and pytcp's share of it; None when it was not measured."""
     ours = report.get(row.key)
@@ -56,9 +64,10 @@ def cells(row: Row, report: Mapping[str, Any]) -> list[str] | None:
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, writable=True), help="Write the report as JSON to a file, - for standard output.")
 @click.option("--runs", default=3, show_default=True, type=click.IntRange(1), help="Interleaved runs; the medians are reported.")
 @click.option("--seconds", default=2.0, show_default=True, type=click.FloatRange(0.1), help="Length of each measurement.")
+@click.option("--sysctl", "sysctls", multiple=True, metavar="NAME=VALUE", help="A setting of pytcp's stack, as net.core.busy_poll=50.")
 @click.option("--connections", default=10_000, show_default=True, type=click.IntRange(1, 28_000), help="How many for idle.")
 @click.option("--sources", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of client.c and server.c.", hidden=True)
-def command(what: tuple[str, ...], json_file: str | None, runs: int, seconds: float, connections: int, sources: Path) -> int:
+def command(what: tuple[str, ...], json_file: str | None, runs: int, seconds: float, sysctls: tuple[str, ...], connections: int, sources: Path) -> int:
     """Measure pytcp over a clean TAP with a kernel client, beside the limit of a bare Python loop and the kernel over veth.
 
     WHAT is any of bulk, rr, rpc, conn, idle, checksum; all by default. Needs root and a C compiler.
@@ -71,7 +80,7 @@ def command(what: tuple[str, ...], json_file: str | None, runs: int, seconds: fl
     chosen = [name for name in WHAT[:-1] if not what or "all" in what or name in what]
     errors = Console(stderr=True)
     with errors.status("starting") as status:
-        report = bench.run(chosen, sources, runs, seconds, connections, status.update)
+        report = bench.run(chosen, sources, runs, seconds, connections, status.update, dict(map(setting, sysctls)))
     if json_file:
         text = json.dumps(report, indent=2) + "\n"
         if json_file == "-":
@@ -89,6 +98,7 @@ def command(what: tuple[str, ...], json_file: str | None, runs: int, seconds: fl
     machine = report["machine"]
     click.echo(
         f"medians of {runs} interleaved runs of {seconds:g} s; {machine['processors']} processors, Linux {machine['kernel']}, Python {machine['python']}"
+        + "".join(f"; {word}" for word in sysctls)
     )
     return 0
 

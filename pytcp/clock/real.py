@@ -6,6 +6,9 @@ calls, so nothing is handed from task to task and nothing is allocated per frame
 in whole milliseconds on Linux (`epoll_wait`) while pacing and the emulated wire need microseconds;
 it counts CLOCK_MONOTONIC, the clock of `heap.now_ns`, so no conversion between clocks is needed.
 
+A sleeper takes tens of microseconds to wake. With net.core.busy_poll (as on Linux 0, off, unless set) the
+device task does not sleep for so many microseconds after a frame: it takes turns with the programs and looks.
+
 After a burst of passes the task checkpoints even when frames are left: the programs are tasks of
 the same loop, and a bulk transfer must not starve the reader it feeds.
 
@@ -17,13 +20,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import time
 from typing import TYPE_CHECKING
 
 import trio
 
 from .heap import NEVER, TimerHeap
-from .runtime import BUDGET, Runtime
+from .runtime import BUDGET, Runtime, Tunables
 
 if TYPE_CHECKING:
     from pytcp.link.frame import Link
@@ -173,6 +177,25 @@ class RealRuntime(Runtime):
                 return
             if not self._serving and self._burst():
                 await self._go_on()
+            if self.tunables is not None and self.tunables.busy_poll:
+                await self._look_on(link, self.tunables)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _look_on(self, link: Link, tunables: Tunables) -> None:
+        """Stay awake until `busy_poll` us have passed without a frame."""
+        poller = select.poll()
+        poller.register(link.fileno(), select.POLLIN)
+        last = time.monotonic_ns()
+        while True:
+            await trio.lowlevel.checkpoint()
+            if link not in self.links:
+                return
+            if poller.poll(0):
+                if not self._serving and self._burst():
+                    await self._go_on()
+                last = time.monotonic_ns()
+            elif time.monotonic_ns() - last >= tunables.busy_poll * 1000:
+                return
 
     @trio.lowlevel.enable_ki_protection
     async def _timers(self) -> None:

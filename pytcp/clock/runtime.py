@@ -10,6 +10,7 @@ frames, and everything runs in one thread.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from pytcp.link.frame import Link, LinkDown
 
@@ -17,6 +18,12 @@ from .heap import TimerHeap
 
 BUDGET = 64  # frames per link and pass, as NAPI_POLL_WEIGHT
 TIMER_BATCH = 64  # timers between two refreshes of `now`
+
+
+class Tunables(Protocol):
+    """What a stack's sysctls say to its driver."""
+
+    busy_poll: int  # us a device is watched without sleep after a frame
 
 
 class Runtime:
@@ -32,6 +39,7 @@ class Runtime:
         self.passes = 0
         self.kicked = False  # one more pass is wanted
         self.backlog = False  # the last pass left frames behind in a device
+        self.tunables: Tunables | None = None  # of the stack that is driven
         self._polled: list[Link] = []  # the links with a descriptor
 
     def now(self) -> int:

@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,12 +148,12 @@ async def _ended(child: subprocess.Popen[bytes]) -> None:
         os.close(pidfd)
 
 
-def measure_pytcp(programs: Programs, mode: Mode, seconds: float) -> Result:
+def measure_pytcp(programs: Programs, mode: Mode, seconds: float, sysctls: Mapping[str, int | str] | None = None) -> Result:
     """The client against trio programs on pytcp, in this process."""
     with Testbed() as tb:
 
         async def program() -> subprocess.Popen[bytes]:
-            async with pytcp.open_stack(link=tb.link, addresses=tb.addresses) as stack, trio.open_nursery() as nursery:
+            async with pytcp.open_stack(link=tb.link, addresses=tb.addresses, sysctls=sysctls) as stack, trio.open_nursery() as nursery:
                 await _serve(stack, nursery)
                 child = tb.popen(programs.argv(mode, tb.address4, seconds), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                 await _ended(child)
@@ -221,8 +222,19 @@ def measure_checksum(seconds: float) -> Result:
     return result
 
 
-def run(what: Sequence[str], sources: Path, runs: int, seconds: float, connections: int, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Measure `what` (keys of MODES, `idle`, `checksum`) and return the report: medians by key, per target, with the samples."""
+def run(
+    what: Sequence[str],
+    sources: Path,
+    runs: int,
+    seconds: float,
+    connections: int,
+    progress: Callable[[str], None],
+    sysctls: Mapping[str, int | str] | None = None,
+) -> dict[str, Any]:
+    """Measure `what` (keys of MODES, `idle`, `checksum`) and return the report: medians by key, per target, with the samples.
+
+    sysctls: of pytcp's stack while the client is at work."""
+    measures: dict[str, Callable[[Programs, Mode, float], Result]] = {**MEASURES, "pytcp": partial(measure_pytcp, sysctls=sysctls)}
     samples: dict[str, dict[str, list[float]]] = {target: {} for target in TARGETS}
 
     def keep(target: str, result: Result) -> None:
@@ -238,7 +250,7 @@ def run(what: Sequence[str], sources: Path, runs: int, seconds: float, connectio
                 for mode in MODES.get(name, ()):
                     for target in TARGETS:
                         progress(f"run {number}/{runs}: {'/'.join(mode.keys)} of {target}")
-                        keep(target, MEASURES[target](programs, mode, seconds))
+                        keep(target, measures[target](programs, mode, seconds))
     if "checksum" in what:
         progress("checksum")
         keep("pytcp", measure_checksum(min(seconds, 1.0)))
@@ -249,6 +261,7 @@ def run(what: Sequence[str], sources: Path, runs: int, seconds: float, connectio
         **{target: {key: medians[target].get(key) for key in KEYS} for target in TARGETS[1:]},
         "machine": {"kernel": platform.release(), "python": platform.python_version(), "processors": len(os.sched_getaffinity(0))},
         "runs": runs,
+        "sysctls": dict(sysctls or {}),
         "seconds": seconds,
         "samples": samples,
     }

@@ -48,6 +48,7 @@ from .udp import UdpTable
 
 if TYPE_CHECKING:
     from pytcp.clock.heap import Timer, TimerHeap
+    from pytcp.clock.runtime import Tunables
     from pytcp.link.frame import Link, TxFrame
 
     from .packet import Packet
@@ -65,6 +66,7 @@ class Runtime(Protocol):
     heap: TimerHeap
     before_pass: list[Callable[[], None]]
     after_pass: list[Callable[[], None]]
+    tunables: Tunables | None
 
     def now(self) -> int: ...
 
@@ -86,6 +88,7 @@ class Stack(TcpHost):
         self.heap = runtime.heap
         self.random = random.Random(seed)
         self.sysctl = sysctl.Sysctl()
+        runtime.tunables = self.sysctl
         if profile != DEFAULT_PROFILE:
             sysctl.set_(self.sysctl, "pytcp.profile", profile)
         self.mib = Mib()

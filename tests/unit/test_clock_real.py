@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import trio
+import trio.testing
 
 from pytcp.clock.real import RealRuntime
 from pytcp.link.frame import LinkDown, RxFrame, TxFrame
@@ -315,3 +316,61 @@ def test_the_runtime_runs_once_at_a_time_and_again_after_it_was_cancelled() -> N
     trio.run(with_runtime, runtime, body)
     assert fired == [1, 1]
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+# --- net.core.busy_poll ---
+
+
+class Settings:
+    def __init__(self, busy_poll: int) -> None:
+        self.busy_poll = busy_poll
+
+
+def frames_and_sleeps(monkeypatch: pytest.MonkeyPatch, busy_poll: int) -> tuple[int, int]:
+    """Five frames, half a millisecond apart, to a device: how many came, and how often the runtime went to sleep on the descriptor before the last."""
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sleeps = 0
+    wait_readable = trio.lowlevel.wait_readable
+
+    async def counted(fd: int) -> None:
+        nonlocal sleeps
+        sleeps += fd == near.fileno()
+        await wait_readable(fd)
+
+    monkeypatch.setattr(trio.lowlevel, "wait_readable", counted)
+    link = SocketLink(near)
+    came: list[bytes] = []
+    link.rx = lambda frame: came.append(bytes(frame.data))
+
+    async def main() -> tuple[int, int]:
+        runtime = RealRuntime()
+        runtime.tunables = Settings(busy_poll)
+        runtime.add_link(link)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(runtime.run)
+            await trio.testing.wait_all_tasks_blocked()
+            for number in range(5):
+                far.send(bytes([number]) * 60)
+                while len(came) <= number:
+                    await trio.lowlevel.checkpoint()
+                await trio.sleep(0.0005)
+            before = sleeps
+            runtime.tunables.busy_poll = 0  # the last look ends, and the device's task sleeps
+            await trio.testing.wait_all_tasks_blocked()
+            assert sleeps > before or not busy_poll
+            nursery.cancel_scope.cancel()
+        return len(came), before
+
+    try:
+        return trio.run(main)
+    finally:
+        near.close()
+        far.close()
+
+
+def test_without_busy_poll_the_device_is_slept_on_after_every_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert frames_and_sleeps(monkeypatch, 0) == (5, 6)
+
+
+def test_with_busy_poll_it_is_watched_and_slept_on_again_when_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert frames_and_sleeps(monkeypatch, 60_000_000) == (5, 1)

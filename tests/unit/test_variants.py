@@ -43,7 +43,7 @@ def derived() -> dict[str, set[str]]:
 
 def test_the_engine_reads_every_sysctl() -> None:
     """Switches and Linux's own alike. What can have one value only says so in its range, and neighbours read theirs by family."""
-    everywhere = set().union(*(reads(path) for room in ("tcp", "net") for path in (ROOT / room).rglob("*.py") if path.name != "sysctl.py"))
+    everywhere = set().union(*(reads(path) for room in ("tcp", "net", "clock") for path in (ROOT / room).rglob("*.py") if path.name != "sysctl.py"))
     asked = [node.args[0] for node in ast.walk(ast.parse((ROOT / "net" / "neighbour.py").read_text())) if isinstance(node, ast.Call) and node.args]
     everywhere |= {word.value for word in asked if isinstance(word, ast.Constant) and isinstance(word.value, str)}
     made = derived()
