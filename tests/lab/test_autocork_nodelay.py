@@ -8,7 +8,7 @@ from pytcp.lab.experiment import Setting
 from pytcp.lab.runs import run_all
 
 Figures = dict[str, dict[str, float]]
-SHORT = [("requests", "10k"), ("connections", "64"), ("rate", "5k")]
+SHORT = [("requests", "4k"), ("connections", "32"), ("rate", "2500"), ("writes", "2k")]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_the_rest_of_the_distribution_stays(tail: Figures) -> None:
 def test_mainline_with_reliable_completions_has_no_tail(short: Figures) -> None:
     """The thread's conclusion: not the rule was wrong but a completion that called nobody."""
     reliable = short["mainline-reliable"]
-    assert reliable["TCPAutoCorking"] > 10_000, "every second write is held"
+    assert reliable["TCPAutoCorking"] >= 4_000, "the second write of every answer is held"
     assert reliable["p100"] < 6
     assert reliable["over_10ms"] == 0
 
