@@ -4,8 +4,8 @@ HyStart's ACK train ends slow start when ACKs keep coming for longer than half t
 round was reset in `cong_avoid`, after the detector and only while the window was the limit. A request-response flow rests between its
 messages: the first ACK of the second request was measured from the beginning of the first, looked like a train, and left the
 flow with a window of which half is less than a message. The fix reset the round at the top of `update`, but behind the test for a
-small window (`update_gated`), so that a bulk flow's first round began too late and its delay was compared with the round before;
-6.14 moved the reset before that test (`update`).
+small window (`update_gated`): the first round of a bulk flow then began in the middle of a burst, and so did all later ones, where the
+burst's own queue looks like delay. 6.14 moved the reset before that test (`update`).
 """
 
 from __future__ import annotations
