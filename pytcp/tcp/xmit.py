@@ -287,7 +287,11 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
     if sk.mtu_probe is not None and not push_one:
         outcome = mtu_probe.attempt(sk, mss)
         if outcome > mtu_probe.SENT:
-            gates.switch(sk, CWND if outcome == mtu_probe.WAIT_CWND else RWND)
+            gate = CWND if outcome == mtu_probe.WAIT_CWND else RWND
+            if gate != sk.gate:
+                gates.switch(sk, gate)
+            if trace is not None:
+                tracing.stop(trace, sk, gate, 0)
             return False
         sent = outcome
     while True:

@@ -15,7 +15,7 @@ import errno
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from . import fastopen_client, icmp_err, memory, mtu, push, sendmsg, timestamping, xmit
+from . import fastopen_client, gates, icmp_err, memory, mtu, push, sendmsg, timestamping, xmit
 from .const import ACK, MSG_EOR, MSG_MORE, MSG_OOB, NAGLE_PUSH, POLLERR, PSH
 from .skb import Skb
 from .sockopt import SO_ZEROCOPY
@@ -130,10 +130,13 @@ def _queue(sk: Sock, pieces: list[memoryview], flags: int, held: Held) -> int:
         if room <= 0 or skb is None:
             if not sendmsg.stream_memory_free(sk):
                 sk.nospace = True
-                if not done:
-                    raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
-                push.push(sk, flags & ~MSG_MORE, mss, NAGLE_PUSH, goal)
-                return done
+                if done:
+                    push.push(sk, flags & ~MSG_MORE, mss, NAGLE_PUSH, goal)
+                if queue.head is None:
+                    gates.idle(sk)
+                if done:
+                    return done
+                raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
             skb = Skb(sk.write_seq, ACK, sk.sysctl.skb_base_truesize)
             sendmsg.entail(sk, skb)
             room = goal

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytcp.tcp import chrono, close, const, gates, input, poll, sendmsg, sockopt, timers
+from pytcp.tcp import chrono, close, const, gates, input, mtu_probe, poll, sendmsg, sockopt, timers, zerocopy
 from pytcp.tcp.sock import Sock
 
 from .harness import MS, US, FakeHost, established, segment
@@ -209,6 +211,42 @@ def test_lost_data_that_waits_for_cwnd_waits_although_nothing_new_is_queued() ->
     host.advance(6 * MS)
     input.receive(sk, segment(sk, ack=5001))
     assert spent(sk) == {"app": (30 * MS, 5000), "cwnd": (26 * MS, 0)}
+
+
+def test_data_behind_a_probe_of_the_path_waits_for_cwnd_and_says_so_once() -> None:
+    """11 of 12 packets are out: a probe would need room for two more, and what must follow it is there. Nothing is sent until an ACK comes."""
+    host, sk = conversation(mss=1460, srtt_us=10_000, snd_cwnd=12)
+    sendmsg.sendmsg(sk, bytes(11 * 1460))
+    host.sysctl.tcp_mtu_probing = mtu_probe.FROM_THE_START
+    mtu_probe.init(sk)
+    sk.trace = changes = Changes()
+    for _ in range(3):
+        sendmsg.sendmsg(sk, bytes(20_000))
+    host.advance(5 * MS)
+    assert spent(sk) == {"app": (0, 11 * 1460), "cwnd": (5 * MS, 0)}
+    assert changes.seen == [("app", "cwnd")]
+
+
+class Changes:
+    """Every gate event."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str]] = []
+
+    def event(self, sk: Sock, kind: str, **fields: Any) -> None:
+        if kind == "gate":
+            self.seen.append((fields["old"], fields["new"]))
+
+
+def test_a_zero_copy_writer_waits_for_send_memory_like_any_other() -> None:
+    host, sk = conversation(sndbuf=5000, sndbuf_locked=True, snd_cwnd=20)
+    sendmsg.sendmsg(sk, bytes(4000))
+    sk.wmem_queued = 5000
+    sockopt.setsockopt(sk, 1, sockopt.SO_ZEROCOPY, 1)
+    with pytest.raises(BlockingIOError):
+        zerocopy.send(sk, [bytes(100)], zerocopy.MSG_ZEROCOPY)
+    host.advance(5 * MS)
+    assert spent(sk) == {"app": (0, 4000), "sndbuf": (5 * MS, 0)}
 
 
 def test_nothing_counts_before_the_handshake_or_after_the_end() -> None:
