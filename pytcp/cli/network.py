@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pytcp import native
+from pytcp.link.qdisc import KINDS
 from pytcp.tcp import profiles
 
 if TYPE_CHECKING:
@@ -57,6 +59,12 @@ class Where:
     pcap: str | None
     trace: str | None = None
     profile: str = profiles.DEFAULT
+    qdisc: str | None = None
+    tx_thread: bool = False
+
+    def stack_options(self) -> dict[str, Any]:
+        """What of it `open_stack` takes."""
+        return {"gateway": self.gateway, "profile": self.profile, "qdisc": self.qdisc, "tx_mode": "thread" if self.tx_thread else "reaped"}
 
 
 def options(command: F) -> F:
@@ -65,7 +73,7 @@ def options(command: F) -> F:
     @functools.wraps(command)
     def collect(
         *args: Any, tap: str | None, tun: str | None, veth: str | None, address: tuple[str, ...], gateway: tuple[str, ...], peer: str | None,
-        pcap: str | None, trace: str | None, profile: str, **rest: Any,
+        pcap: str | None, trace: str | None, profile: str, qdisc: str | None, tx_thread: bool, **rest: Any,
     ) -> Any:
         given = [(kind, name) for kind, name in zip(DEVICES, (tap, tun, veth), strict=True) if name is not None]
         if len(given) > 1:
@@ -82,10 +90,17 @@ def options(command: F) -> F:
             raise click.UsageError(f"--tap {tap!r} is not like fd:5.")
         if given and peer is not None:
             raise click.UsageError(f"--peer runs in a testbed; with --{given[0][0]} the peer is yours.")
-        return command(*args, where=Where(given[0] if given else None, address, gateway, peer, pcap, trace, profile), **rest)
+        if tx_thread and pcap is not None:
+            raise click.UsageError("--tx-thread and --pcap exclude each other: a capture stands between the stack and its device.")
+        if tx_thread and not native.HAVE_C:
+            raise click.ClickException(f"--tx-thread needs the C helpers, and there are none: {native.reason}")
+        where = Where(given[0] if given else None, address, gateway, peer, pcap, trace, profile, qdisc, tx_thread)
+        return command(*args, where=where, **rest)
 
     decorated: Any = collect
     for option in (
+        click.option("--tx-thread", is_flag=True, help="Have a C thread write the frames while Python works."),
+        click.option("--qdisc", type=click.Choice(sorted(KINDS)), help="Queueing discipline before the device."),
         click.option("--profile", type=click.Choice(profiles.NAMES), default=profiles.DEFAULT, show_default=True, help="Kernel whose defaults the stack has."),
         click.option("--trace", metavar="FILE", type=click.Path(dir_okay=False), help="Record TCP's decisions, for `pytcp trace` and `pytcp explain`."),
         click.option("--pcap", metavar="FILE", type=click.Path(dir_okay=False), help="Record the packets as pcapng."),
@@ -257,7 +272,7 @@ async def _stack(where: Where, link: Link, testbed: Testbed | None, addresses: t
     from pytcp.lab.wired import open_wired
 
     with recorded(where) as writer:
-        async with open_wired(link, addresses, writer=writer, gateway=where.gateway, profile=where.profile) as wired:
+        async with open_wired(link, addresses, writer=writer, **where.stack_options()) as wired:
             yield Network(wired.stack, testbed, addresses, PATIENCE if where.peer is not None else 0.0)
 
 

@@ -106,7 +106,7 @@ def _opener(
         from pytcp.lab.wired import open_wired
 
         async with (
-            open_wired(_again(link), addresses, writer=writer, gateway=where.gateway) as wired,
+            open_wired(_again(link), addresses, writer=writer, **where.stack_options()) as wired,
             network._peer_command(where, testbed),
         ):
             yield wired.stack

@@ -456,7 +456,7 @@ class Interface:
         spec: "pfifo", "fq" or settings of one's own. Raises ValueError."""
         new = None
         if spec is not None:
-            hooks = Hooks(self.stack.heap, self.ring, departure, kept_by_qdisc)
+            hooks = Hooks(self.stack.heap, self.ring, departure, kept_by_qdisc, len(self.room))
             new = make(spec, hooks, self.mtu + len(self.room))
         if self.qdisc is not None:
             for frame in self.qdisc.close():

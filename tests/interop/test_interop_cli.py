@@ -22,6 +22,7 @@ from pytcp.cli.traceroute import hop_line
 from pytcp.lab.netns import Namespace
 from pytcp.lab.testbed import Testbed
 from pytcp.lab.traceroute import traceroute
+from pytcp.native import HAVE_C
 
 from .exchange import pair
 
@@ -42,6 +43,35 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     request = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1", "-subj", "/CN=peer.test"]
     subprocess.run([*request, "-addext", names, "-keyout", key, "-out", cert], check=True, capture_output=True)
     return cert, key
+
+
+# --- the stack of a command ---
+
+
+def test_a_command_may_have_a_queueing_discipline_a_thread_and_another_kernels_defaults() -> None:
+    if not HAVE_C:
+        pytest.skip("no C helpers")
+    look = f"{sys.executable} -m pytcp qdisc -d; {sys.executable} -m pytcp sysctl net.ipv4.tcp_limit_output_bytes"
+    hello = """import socket, os; socket.create_connection((os.environ["PYTCP4"], 7)).sendall(b"hello")"""
+    peer = f"sleep 0.5; {look}; {sys.executable} -c '{hello}'"
+    done = pytcp("nc", "-l", "7", "--qdisc", "fq", "--tx-thread", "--profile", "linux-5.15", "--peer", peer)
+    assert "dev tap0 root refcnt 2 limit 10000p" in done.stdout and "  ring thread " in done.stdout
+    assert "net.ipv4.tcp_limit_output_bytes = 1048576" in done.stdout
+    assert done.stdout.endswith("hello")
+
+
+def test_a_program_may_too(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import subprocess, sys, trio\n"
+        "async def main():\n"
+        "    for words in (['qdisc'], ['sysctl', 'net.ipv4.tcp_limit_output_bytes']):\n"
+        "        print((await trio.run_process([sys.executable, '-m', 'pytcp', *words], capture_stdout=True)).stdout.decode())\n"
+        "trio.run(main)\n"
+    )
+    done = pytcp("run", "--qdisc", "fq", "--profile", "linux-5.15", str(program))
+    assert "qdisc fq 8002: dev tap0" in done.stdout, done.stderr
+    assert "net.ipv4.tcp_limit_output_bytes = 1048576" in done.stdout
 
 
 # --- ping ---

@@ -81,6 +81,8 @@ def test_an_unknown_command_is_told_which_ones_there_are(invoke: Callable[..., t
         ("ping -c abc 10.0.0.1", "'abc' is not a valid integer."),
         ("ping -i soon 10.0.0.1", "'soon' is not a valid number."),
         ("ping --tap a --tun b --address 10.0.0.2/24 10.0.0.1", "--tap and --tun exclude each other"),
+        ("ping --tx-thread --pcap x.pcapng 10.0.0.1", "--tx-thread and --pcap exclude each other"),
+        ("ping --qdisc cake 10.0.0.1", "'cake' is not one of 'fq', 'pfifo'"),
         ("ping --veth v0 10.0.0.1", "--veth needs an --address"),
         ("run /", "PROGRAM '/' is a directory."),
         ("run /dev/null", "PROGRAM '/dev/null' is no file."),

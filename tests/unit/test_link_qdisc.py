@@ -14,6 +14,7 @@ from pytcp.clock.virtual import VirtualRuntime
 from pytcp.link.frame import GSO_TCPV4, TxFrame
 from pytcp.link.qdisc import Fq, Hooks, Htb, Pfifo, Settings, make
 from pytcp.link.qdisc.base import wire_size
+from pytcp.link.qdisc.fq import flow_of
 from pytcp.link.txring import TxRing
 
 US = 1000
@@ -325,17 +326,35 @@ def test_a_flow_that_was_idle_gets_its_quantum_anew_and_not_more() -> None:
 
 
 def test_frames_without_a_socket_are_sorted_by_addresses_and_ports() -> None:
-    def head(port: int) -> bytes:
-        return HEAD[:34] + port.to_bytes(2, "big") + HEAD[36:]
+    def head(port: int, proto: int = 17, noise: int = 0) -> bytes:
+        return HEAD[:23] + bytes((proto,)) + HEAD[24:34] + port.to_bytes(2, "big") + HEAD[36:38] + noise.to_bytes(2, "big") + HEAD[40:]
 
     rig = Rig("fq")
-    for port in (1, 2, 1, 3):
-        rig.put(None, 0, head=head(port))
+    for noise, port in enumerate((1, 2, 1, 3)):
+        rig.put(None, 0, head=head(port, noise=noise))
     assert len(rig.qdisc.flows) == 3
+    rig = Rig("fq")
+    for noise in range(9):
+        rig.put(None, 0, head=head(noise, proto=1, noise=noise))
+    assert len(rig.qdisc.flows) == 1, "ICMP has no ports"
     rig = Rig(Fq(orphan_mask=0))
     for port in range(50):
         rig.put(None, 0, head=head(port))
     assert len(rig.qdisc.flows) == 1
+
+
+def test_what_makes_a_flow_of_a_packet() -> None:
+    udp4 = b"\x45" + bytes(8) + b"\x11" + bytes(2) + b"AAAABBBB" + b"ppqq" + b"more"
+    options4 = b"\x46" + udp4[1:20] + b"opts" + b"ppqq" + b"more"
+    tcp6 = b"\x60" + bytes(5) + b"\x06\x40" + b"A" * 16 + b"B" * 16 + b"ppqq" + b"more"
+    icmp6 = tcp6[:6] + b"\x3a" + tcp6[7:]
+    for header in (b"", bytes(12)):
+        four, six = (header + kind if header else b"" for kind in (b"\x08\x00", b"\x86\xdd"))
+        assert flow_of(four + udp4, len(four)) == flow_of(four + options4, len(four)) == b"\x11AAAABBBBppqq"
+        assert flow_of(six + tcp6, len(six)) == b"\x06" + b"A" * 16 + b"B" * 16 + b"ppqq"
+        assert flow_of(six + icmp6, len(six)) == b"\x3a" + b"A" * 16 + b"B" * 16
+    arp = bytes(12) + b"\x08\x06" + b"\x45" + bytes(40)
+    assert flow_of(arp, 14) == arp[:14]
 
 
 def test_flows_of_the_past_are_forgotten() -> None:

@@ -22,12 +22,14 @@ NEVER = 1 << 62
 class Hooks:
     """What a queueing discipline needs to know of the host.
 
-    departure(owner): when a frame of that socket may leave, ns. adopted(owner): its departure times are kept from now on."""
+    departure(owner): when a frame of that socket may leave, ns. adopted(owner): its departure times are kept from now on.
+    link_header: bytes before the IP header, 14 or 0."""
 
     heap: TimerHeap
     ring: TxRing
     departure: Callable[[Any], int]
     adopted: Callable[[Any], None]
+    link_header: int = 14
 
 
 def wire_size(frame: TxFrame) -> tuple[int, int]:

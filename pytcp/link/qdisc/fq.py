@@ -28,7 +28,8 @@ NS = 1_000_000_000
 UNLIMITED = 0xFFFFFFFFFFFFFFFF
 GC_AGE_NS = 3 * NS  # a flow without frames is forgotten after so long, when there are many
 GC_FLOWS = 1024
-ETHERNET = 14
+IP_TYPES = (b"\x08\x00", b"\x86\xdd")
+WITH_PORTS = (6, 17)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,18 @@ class Fq:
                 raise ValueError(f"{name} is negative")
         if self.maxrate <= 0:
             raise ValueError("maxrate is positive")
+
+
+def flow_of(head: bytes, link_header: int) -> bytes:
+    """Addresses, protocol and, of TCP and UDP, ports of a packet; of anything else its link-layer header."""
+    ip = head[link_header:]
+    version = ip[0] >> 4 if ip and (not link_header or head[12:14] in IP_TYPES) else 0
+    if version == 4:
+        ports = 4 * (ip[0] & 15)
+        return ip[9:10] + ip[12:20] + (ip[ports : ports + 4] if ip[9] in WITH_PORTS else b"")
+    if version == 6:
+        return ip[6:7] + ip[8:40] + (ip[40:44] if ip[6] in WITH_PORTS else b"")
+    return head[:link_header]
 
 
 class Flow:
@@ -124,10 +137,7 @@ class FqQdisc(Qdisc):
     def _flow(self, frame: TxFrame, owner: Any, now_ns: int) -> Flow:
         key = owner
         if owner is None:
-            head = frame.head
-            # addresses and ports lie behind the first 12 bytes of an IPv4 header, the first 8 of an IPv6 one
-            at = ETHERNET + (8 if bytes(head[12:14]) == b"\x86\xdd" else 12)
-            key = crc32(head[at : at + 36]) & self.settings.orphan_mask
+            key = crc32(flow_of(bytes(frame.head), self.hooks.link_header)) & self.settings.orphan_mask
         flow = self.flows.get(key)
         if flow is None:
             if len(self.flows) >= GC_FLOWS:
