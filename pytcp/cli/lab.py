@@ -116,6 +116,8 @@ def run(
     for file in filter(None, (html, record, pcap)):
         if not Path(file).absolute().parent.is_dir():
             raise Failed(f"{file}: there is no such folder")
+    if html:
+        _check_plotly()
     if real:
         from pytcp.lab import rootless
 
@@ -130,7 +132,7 @@ def run(
 
             kept = record or (f"{scratch}/record.jsonl" if html else "")
             result = run_all_real(
-                name, variants, profile=profile or "", sets=settings, pcap=pcap, finished=finished
+                name, variants, profile=profile or "", sets=settings, pcap=pcap, record=kept, finished=finished
             ) if real else run_all(
                 name, variants, seed=seed, profile=profile or "", sets=settings, pcap=pcap, record=kept, processes=processes or 0, finished=finished
             )
@@ -143,6 +145,16 @@ def run(
         click.echo(json.dumps(result.as_json(), indent=2, ensure_ascii=False))
     else:
         show(result, settings, real)
+
+
+def _check_plotly() -> None:
+    """Before a run of a minute, not after it."""
+    from pytcp.lab.report import require
+
+    try:
+        require()
+    except ImportError as error:
+        raise Failed(str(error)) from None
 
 
 def _report(result: Result, record: str, html: str) -> None:

@@ -302,6 +302,13 @@ class Outcome(NamedTuple):
     tables: list[Table]
 
 
+def empty_record(chosen: Experiment, variant: str, settings: Settings, **about: object) -> Record:
+    """A record that says what is going to run."""
+    shown = {**settings.parameters, **{f"{host}:{key}" if host else key: value for host, key, value in settings.sysctls}}
+    meta = {"experiment": chosen.name, "title": chosen.title, "variant": variant, "profile": settings.profile, **about}
+    return Record({**meta, "settings": shown, "versions": {"pytcp": pytcp.__version__, "python": platform.python_version()}})
+
+
 def run_variant(
     which: str,
     variant: str,
@@ -316,11 +323,7 @@ def run_variant(
 
     chosen = load(which)
     settings = chosen.resolve(variant, sets, profile)
-    kept = None
-    if record:
-        shown = {**settings.parameters, **{f"{host}:{key}" if host else key: value for host, key, value in settings.sysctls}}
-        about = {"experiment": chosen.name, "title": chosen.title, "variant": variant, "seed": seed, "profile": settings.profile}
-        kept = Record({**about, "settings": shown, "versions": {"pytcp": pytcp.__version__, "python": platform.python_version()}})
+    kept = empty_record(chosen, variant, settings, seed=seed) if record else None
     world: World = World(variant, seed, settings.profile, settings.sysctls, pcap, kept)
     try:
         figures = dict(chosen.run(world, **settings.parameters))

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -19,6 +20,7 @@ from pytcp.link.emulator import Direction, Impairment
 from pytcp.link.shared import Shared
 from pytcp.sockets.open import TrioStack, open_stack
 
+from .record import Row
 from .testbed import Testbed
 
 if TYPE_CHECKING:
@@ -79,6 +81,11 @@ class Mixed:
                 self.received[number] += len(data)
 
 
+def _queue(way: Direction) -> Iterator[Row]:
+    packets, size = way.queued
+    yield {"queue": "bottleneck", "packets": packets, "bytes": size, "drops": way.counters.overflowed, "marks": way.counters.marked}
+
+
 @contextlib.asynccontextmanager
 async def mixed(real: Real, controls: Sequence[str], bottleneck: Impairment) -> AsyncIterator[Mixed]:
     """A sender for each congestion control: the first is ours, the second the kernel's, and so on by turns.
@@ -94,7 +101,9 @@ async def mixed(real: Real, controls: Sequence[str], bottleneck: Impairment) -> 
             address = f"{NET}.{number}/24"
             if number % 2:
                 settings = {"net.ipv4.tcp_congestion_control": control}
-                senders.append(await opened.enter_async_context(open_stack(link=port, addresses=[address], runtime=runtime, sysctls=settings, drain=0)))
+                stack = await opened.enter_async_context(open_stack(link=port, addresses=[address], runtime=runtime, sysctls=settings, drain=0))
+                real.watch(stack, f"{control} {number}", partial(_queue, shared.there))
+                senders.append(stack)
             else:
                 testbed = opened.enter_context(Testbed(addresses=[f"{NET}.{RECEIVER}/24"], peer_addresses=[address]))
                 with testbed.socket() as probe:  # refused now rather than in the middle

@@ -7,6 +7,7 @@ keeps super-frames whole, and the counters of both sides since the start. Time i
 from __future__ import annotations
 
 import inspect
+import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +24,9 @@ from pytcp.link.pcapng import Capture, PcapngWriter
 from pytcp.sockets.open import TrioStack, open_stack
 
 from . import units
-from .experiment import Experiment, ExperimentError, Outcome, Setting, Table
+from .experiment import Experiment, ExperimentError, Outcome, Setting, Table, empty_record
+from .record import Record, Row
+from .sampler import Sampler
 from .testbed import Testbed
 
 if TYPE_CHECKING:
@@ -35,12 +38,20 @@ TIMEOUT = 120.0  # seconds a kernel socket waits for the other side
 class Real:
     """One variant over a TAP. stack: pytcp's; testbed: the kernel's side, with `socket()` for its programs."""
 
-    def __init__(self, stack: TrioStack, testbed: Testbed, line: DelayLine) -> None:
+    def __init__(self, stack: TrioStack, testbed: Testbed, line: DelayLine, record: Record | None = None) -> None:
+        """record: to be filled."""
         self.stack = stack
         self.testbed = testbed
+        self.record = record
+        self._began_ns = stack.runtime.heap.now_ns
         self.tables: list[Table] = []
         self._line = line
         self._kernel_before: Mapping[str, int] = {}
+
+    def watch(self, stack: TrioStack, name: str, queues: Callable[[], Iterable[Row]] = tuple) -> None:
+        """Write down what the connections of `stack` do from now on, as flow `name`. queues: rows of the queues now, without t_ns."""
+        if self.record is not None:
+            stack.net.tracer = Sampler(self.record, stack.runtime.heap, self._began_ns, name, queues)
 
     def set_delay(self, one_way_ns: int) -> None:
         """The delay of each direction from now on; both sides' counters count from here."""
@@ -132,8 +143,12 @@ def _receive(connection: socket.socket) -> None:
         pass
 
 
-def run_real(chosen: Experiment, variant: str, sets: Sequence[tuple[str, Setting]] = (), profile: str = "", pcap: str = "") -> Outcome:
-    """Run a variant over a TAP. Raises ExperimentError where the experiment cannot, OSError (TestbedError) where the machine does not let us."""
+def run_real(
+    chosen: Experiment, variant: str, sets: Sequence[tuple[str, Setting]] = (), profile: str = "", pcap: str = "", record: str = ""
+) -> Outcome:
+    """Run a variant over a TAP. pcap, record: files to write.
+
+    Raises ExperimentError where the experiment cannot, OSError (TestbedError) where the machine does not let us."""
     over_tap = chosen.real_run
     if over_tap is None:
         raise ExperimentError(f"{chosen.name} runs in virtual time only. {chosen.real}".rstrip())
@@ -149,16 +164,20 @@ def run_real(chosen: Experiment, variant: str, sets: Sequence[tuple[str, Setting
         asked = inspect.signature(over_tap.completions).parameters
         completions = over_tap.completions(**{key: settings.parameters[key] for key in asked})
     writer = PcapngWriter(pcap) if pcap else None
+    kept = empty_record(chosen, variant, settings, peer=f"Linux {os.uname().release}") if record else None
     try:
         with Testbed(sysctls=over_tap.sysctls, mtu=over_tap.mtu) as testbed:
-            return trio.run(_main, testbed, settings, partial(over_tap.run, **parameters), completions, writer)
+            outcome = trio.run(_main, testbed, settings, partial(over_tap.run, **parameters), completions, writer, kept)
     finally:
         if writer is not None:
             writer.close()
+    if kept is not None:
+        kept.write_jsonl(record)
+    return outcome
 
 
 async def _main(
-    testbed: Testbed, settings: Settings, over_tap: Callable[[Real], Any], completions: str | Delayed, writer: PcapngWriter | None
+    testbed: Testbed, settings: Settings, over_tap: Callable[[Real], Any], completions: str | Delayed, writer: PcapngWriter | None, record: Record | None
 ) -> Outcome:
     runtime = RealRuntime()
     line = DelayLine(testbed.link, runtime.heap, 0)
@@ -171,7 +190,8 @@ async def _main(
             async with open_stack(
                 link=link, addresses=testbed.addresses, runtime=runtime, profile=settings.profile, sysctls=sysctls, seed=0, tx_mode=completions
             ) as stack:
-                real = Real(stack, testbed, line)
+                real = Real(stack, testbed, line, record)
+                real.watch(stack, "pytcp")
                 outcome = Outcome(dict(await over_tap(real)), real.tables)
         except Exception as error:
             outcome = error  # raised again outside the nursery, which would wrap it into a group

@@ -10,6 +10,7 @@ looks). A Content-Security-Policy in the page forbids every request, so that a m
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -81,6 +82,12 @@ def write_html(
         raise ValueError("no record to report")
     page = build(named, figures or {}, published or {}, title=title, summary=summary, columns=tuple(columns), compare=compare, notes=notes, tables=tables)
     Path(path).write_text(page, encoding="utf-8")
+
+
+def require() -> None:
+    """Raises ImportError, saying what to install, where reports cannot be made."""
+    if importlib.util.find_spec("plotly") is None:
+        raise ImportError(MISSING)
 
 
 def _named(records: Sequence[Record]) -> dict[str, Record]:

@@ -85,6 +85,7 @@ def run_all_real(
     profile: str = "",
     sets: Sequence[tuple[str, Setting]] = (),
     pcap: str = "",
+    record: str = "",
     finished: Callable[[str], object] = lambda variant: None,
 ) -> Result:
     """Run variants over a TAP, one after the other, as `run_all`. Raises also OSError where there can be no testbed."""
@@ -94,7 +95,7 @@ def run_all_real(
     names = list(dict.fromkeys(variants)) or list(chosen.variants)
     outcomes = {}
     for name in names:
-        outcomes[name] = run_real(chosen, name, sets, profile, file_of(pcap, name, len(names)))
+        outcomes[name] = run_real(chosen, name, sets, profile, file_of(pcap, name, len(names)), file_of(record, name, len(names)))
         finished(name)
     return Result(chosen, 0, profile or chosen.profile, outcomes)
 

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pytcp.lab.experiment import ExperimentError
+from pytcp.lab.record import Record
 from pytcp.lab.runs import run_all_real
 
 pytestmark = pytest.mark.tap
 
 
-def test_a_kernel_and_a_stack_share_what_the_bottleneck_carries() -> None:
+def test_a_kernel_and_a_stack_share_what_the_bottleneck_carries(tmp_path: Path) -> None:
     sets = [("rate", "8Mbit"), ("queue", "40kB"), ("stagger", "500ms"), ("warmup", "1s"), ("duration", "3s"), ("flows", "cubic+cubic+reno")]
-    outcome = run_all_real("fairness", ["cubic+cubic"], sets=list(sets)).outcomes["cubic+cubic"]
+    outcome = run_all_real("fairness", ["cubic+cubic"], sets=list(sets), record=str(tmp_path / "run.jsonl")).outcomes["cubic+cubic"]
     figures = outcome.figures
     assert [row[1] for row in outcome.tables[0].rows] == ["pytcp", "kernel", "pytcp"]
     assert sum(figures[f"share_{number}"] for number in (1, 2, 3)) == pytest.approx(1)
     assert min(figures[f"share_{number}"] for number in (1, 2, 3)) > 0.03
     assert figures["drops"] > 0  # the queue was full: they did compete
     assert figures["queue_p99_ms"] <= 40
+    record = Record.read_jsonl(tmp_path / "run.jsonl")
+    assert {"cubic 1", "reno 3"} <= set(record.flows)  # of ours there is a trace, of the kernel's none
+    assert max(row["bytes"] for row in record.queues) <= 40_000
+    assert record.meta["peer"].startswith("Linux")
 
 
 def test_flows_are_those_of_the_variant_and_a_congestion_control_that_is_none_is_named() -> None:
