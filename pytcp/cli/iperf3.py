@@ -13,6 +13,10 @@ from pytcp.cli import network
 
 if TYPE_CHECKING:
     from pytcp.lab.iperf3 import Settings
+    from pytcp.sockets.datagrams import UdpEndpoint
+
+DATAGRAM = 1448  # bytes: what a TCP segment with timestamps carries over Ethernet
+NAMES = {"mss": "set-mss", "nodelay": "no-delay"}
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)\Z")
 
@@ -46,11 +50,13 @@ class Size(click.ParamType[int]):
 @click.option("-t", "--time", "duration", type=click.IntRange(1, 86_400), metavar="SECONDS", help="How long to send.  [default: 10]")
 @click.option("-n", "--bytes", "size", type=Size(1024), metavar="N[KMG]", help="Send so many bytes, instead of -t.")
 @click.option("-k", "--blockcount", "blocks", type=Size(1024), metavar="N[KMG]", help="Send so many blocks, instead of -t or -n.")
-@click.option("-l", "--length", default=128 << 10, type=Size(1024), metavar="N[KMG]", help="Bytes of one write.  [default: 128K]")
+@click.option("-l", "--length", type=Size(1024), metavar="N[KMG]", help="Bytes of one write.  [default: 128K; UDP: what a segment of TCP carries]")
 @click.option("-P", "--parallel", default=1, show_default=True, type=click.IntRange(1, 128), help="Streams at the same time.")
+@click.option("-u", "--udp", is_flag=True, help="Datagrams instead of a stream.")
+@click.option("--udp-counters-64bit", "counters64", is_flag=True, help="UDP: number the datagrams with 64 bits.")
 @click.option("-R", "--reverse", is_flag=True, help="The server sends.")
 @click.option("--bidir", is_flag=True, help="Both send.")
-@click.option("-b", "--bitrate", default=0, type=Size(1000), metavar="N[KMG]", help="Bits per second of each stream.  [default: no limit]")
+@click.option("-b", "--bitrate", type=Size(1000), metavar="N[KMG]", help="Bits per second of each stream, 0 = no limit.  [default: no limit; UDP: 1M]")
 @click.option("-O", "--omit", default=0, show_default=True, type=click.IntRange(0, 600), metavar="SECONDS", help="Leave the first seconds out of the results.")
 @click.option("-w", "--window", default=0, type=Size(1024), metavar="N[KMG]", help="Socket buffers, both directions.  [default: autotuned]")
 @click.option("-M", "--set-mss", "mss", default=0, type=click.IntRange(0, 9216), metavar="BYTES", help="Largest segment.  [default: by the MTU]")
@@ -74,13 +80,14 @@ def command(
     blocks: int | None,
     **options: Any,
 ) -> int:
-    """Measure TCP throughput against a real iperf3 (or another pytcp), as client or server.
+    """Measure TCP or UDP throughput against a real iperf3 (or another pytcp), as client or server.
 
     Exit status: 0 done; 1 no server, a test that failed, or (server) one that never came; 2 wrong usage; 130 interrupted.
 
     \b
     Examples:
       pytcp iperf3 -c 10.99.0.1 -t 5 -P 4 --peer 'iperf3 -s -1'
+      pytcp iperf3 -c 10.99.0.1 -u -b 100M --peer 'iperf3 -s -1'
       pytcp iperf3 -s -1 --peer 'sleep 1; iperf3 -c $PYTCP4 -R'
     """
     if server and host is not None:
@@ -91,8 +98,21 @@ def command(
         raise click.UsageError("Only one of -t, -n and -k ends a test.")
     if options["reverse"] and options["bidir"]:
         raise click.UsageError("--reverse and --bidir exclude each other.")
-    if not 1 <= options["length"] <= 1 << 20:
-        raise click.BadParameter("between 1 and 1M", param_hint="--length")
+    from pytcp.lab.iperf3 import udp
+
+    if options["udp"]:
+        low, high, usual, rate = udp.MIN_LENGTH, udp.MAX_LENGTH, DATAGRAM, udp.DEFAULT_RATE
+        for name in ("mss", "congestion", "nodelay"):
+            if options[name]:
+                raise click.UsageError(f"--{NAMES.get(name, name)} is TCP's: without --udp.")
+    else:
+        low, high, usual, rate = 1, 1 << 20, 128 << 10, 0
+        if options["counters64"]:
+            raise click.UsageError("--udp-counters-64bit goes with --udp.")
+    options["length"] = usual if options["length"] is None else options["length"]
+    options["bitrate"] = rate if options["bitrate"] is None else options["bitrate"]
+    if not low <= options["length"] <= high:
+        raise click.BadParameter(f"between {low} and {'1M' if high == 1 << 20 else high}", param_hint="--length")
     if host is None:
         return network.run(where, partial(_serve, port=port, interval=interval, form=form or "", as_json=as_json, one_off=one_off))
     from pytcp.lab.iperf3 import Settings
@@ -107,7 +127,7 @@ async def _serve(net: network.Network, port: int, interval: float, form: str, as
 
     from pytcp.lab.iperf3 import Server
 
-    server = Server(port=port, interval=interval, form=form, say=None if as_json else click.echo, on_json=_print if as_json else None)
+    server = Server(stack=net.stack, port=port, interval=interval, form=form, say=None if as_json else click.echo, on_json=_print if as_json else None)
     listeners = await net.stack.open_tcp_listeners(port)
     server.announce()
     async with trio.open_nursery() as nursery:
@@ -126,7 +146,9 @@ async def _client(net: network.Network, host: str, settings: Settings, port: int
     from pytcp.lab.iperf3 import Iperf3Error, run_client
 
     try:
-        tree = await run_client(net.connect, host, settings, port=port, interval=interval, form=form, say=None if as_json else click.echo)
+        tree = await run_client(
+            net.connect, host, settings, port=port, interval=interval, form=form, say=None if as_json else click.echo, connect_udp=partial(_stream, net)
+        )
     except (Iperf3Error, OSError) as error:
         text = f"unable to connect to server: {error.strerror}" if isinstance(error, OSError) else str(error)
         if as_json:
@@ -136,6 +158,12 @@ async def _client(net: network.Network, host: str, settings: Settings, port: int
     if as_json:
         _print(tree)
     return 0
+
+
+async def _stream(net: network.Network, host: str, port: int) -> UdpEndpoint:
+    from pytcp.lab.iperf3.udp import connect
+
+    return await connect(net.stack, await net.numeric(host), port)
 
 
 def _print(tree: dict[str, Any]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import trio
 
-from pytcp.lab.iperf3 import PORT, Iperf3Error, Server, Settings, run_client
+from pytcp.lab.iperf3 import PORT, Iperf3Error, Server, Settings, run_client, udp
 from pytcp.sockets.socket import Socket
 from pytcp.sockets.streams import TcpStream
 
@@ -214,3 +216,96 @@ def test_a_refused_preparation_leaves_no_socket_behind() -> None:
         assert not two.a._sockets
 
     simulate(program)
+
+
+# --- UDP ---
+
+
+def in_udp(settings: Settings, check: Callable[[World, dict[str, Any], dict[str, Any], list[str]], None], wire: Callable[[World], None] | None = None) -> None:
+    """A test of UDP from a to b; `check(world, client's tree, server's tree, client's lines)`."""
+
+    async def program(two: World) -> None:
+        trees: list[dict[str, Any]] = []
+        lines: list[str] = []
+        server = Server(stack=two.b, on_json=trees.append)
+        if wire is not None:
+            wire(two)
+        async with trio.open_nursery() as nursery:
+            await serving(two, nursery, server)
+            tree = await measure(two, server, settings, lines, connect_udp=partial(udp.connect, two.a))
+            await server.finished.wait()
+            nursery.cancel_scope.cancel()
+        check(two, tree, trees[0], lines)
+        assert not two.a._sockets and {type(socket).__name__ for socket in two.b._sockets} <= {"Socket"}
+
+    simulate(program)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_datagrams_come_at_the_rate_that_was_asked_for_and_all_of_them(reverse: bool) -> None:
+    def check(two: World, client: dict[str, Any], server: dict[str, Any], lines: list[str]) -> None:
+        for tree in (client, server):
+            assert tree["end"]["sum"]["packets"] == pytest.approx(1000, abs=2)  # 2 s at 500 a second
+            assert tree["end"]["sum"]["lost_packets"] == 0
+            assert tree["end"]["sum"]["jitter_ms"] == pytest.approx(0, abs=0.01)  # a wire that is never late, a clock in microseconds
+        assert client["end"]["sum_sent"]["bytes"] == pytest.approx(1_000_000, abs=2000)
+
+    in_udp(Settings(duration=2, bitrate=4_000_000, length=1000, udp=True, reverse=reverse), check)
+
+
+def test_the_report_of_udp_is_worded_as_iperf3s() -> None:
+    def check(two: World, client: dict[str, Any], server: dict[str, Any], lines: list[str]) -> None:
+        assert lines[2] == "[ ID] Interval           Transfer     Bitrate         Total Datagrams"
+        assert re.fullmatch(r"\[  5\]   0\.00-1\.00   sec   49\d KBytes  (3\.99|4\.00|4\.01) Mbits/sec  (499|500|501)  ", lines[3].replace(" 488 ", " 490 "))
+        assert lines[6] == "[ ID] Interval           Transfer     Bitrate         Jitter    Lost/Total Datagrams"
+        assert re.fullmatch(r"\[  5\]   0\.00-2\.0\d   sec   \d+ KBytes  [34]\.\d\d Mbits/sec  0\.000 ms  0/\d+ \(0%\)  sender", lines[7])
+        assert lines[8].endswith(" (0%)  receiver")
+
+    in_udp(Settings(duration=2, bitrate=4_000_000, length=1000, udp=True), check)
+
+
+def test_what_the_wire_loses_is_counted_as_lost() -> None:
+    def lossy(two: World) -> None:
+        send, seen = two.link_a.send, [0]
+
+        def sends(frames: Any) -> int:
+            kept = []
+            for frame in frames:
+                payload = len(bytes(frame.head)) + sum(len(part) for part in frame.parts)
+                seen[0] += payload > 1000
+                if payload <= 1000 or seen[0] % 10:  # one datagram in ten
+                    kept.append(frame)
+            send(kept)
+            return len(frames)
+
+        two.link_a.send = sends  # type: ignore[method-assign]
+
+    def check(two: World, client: dict[str, Any], server: dict[str, Any], lines: list[str]) -> None:
+        assert client["end"]["sum"]["lost_packets"] == pytest.approx(100, abs=1)
+        assert client["end"]["sum"]["lost_percent"] == pytest.approx(10, abs=0.2)
+        assert client["end"]["sum_received"]["bytes"] == pytest.approx(0.9 * client["end"]["sum_sent"]["bytes"], rel=0.01)
+
+    in_udp(Settings(duration=2, bitrate=4_000_000, length=1000, udp=True), check, lossy)
+
+
+def test_streams_of_udp_are_told_apart_and_both_ways_at_once() -> None:
+    def check(two: World, client: dict[str, Any], server: dict[str, Any], lines: list[str]) -> None:
+        assert [stream["udp"]["sender"] for stream in client["end"]["streams"]] == [True, True, False, False]
+        assert {stream["udp"]["packets"] for stream in client["end"]["streams"]} <= set(range(248, 253))
+        assert client["end"]["sum_sent"]["packets"] == pytest.approx(500, abs=4)
+        assert client["end"]["sum_received_bidir_reverse"]["packets"] == pytest.approx(500, abs=4)
+
+    in_udp(Settings(duration=1, bitrate=2_000_000, length=1000, udp=True, parallel=2, bidirectional=True, counters64=True), check)
+
+
+def test_a_server_that_does_not_answer_a_stream_of_udp_is_given_up() -> None:
+    async def program(two: World) -> None:
+        with pytest.raises(OSError, match="did not answer a UDP stream"):
+            await udp.connect(two.a, B4, 9999)  # the port is open, and nobody speaks iperf3 there
+        assert not two.a._sockets
+
+    async def deaf(two: World) -> None:
+        async with await two.b.open_udp(9999):
+            await program(two)
+
+    simulate(deaf)

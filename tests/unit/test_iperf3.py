@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import memory_stream_pair
 
-from pytcp.lab.iperf3 import COOKIE_SIZE, Iperf3Error, Server, Settings, State
+from pytcp.lab.iperf3 import COOKIE_SIZE, Iperf3Error, Server, Settings, State, udp
 from pytcp.lab.iperf3.client import _harmless
 from pytcp.lab.iperf3.protocol import Control, Result, Results, new_cookie, stream_number
 from pytcp.lab.iperf3.report import amount, rate
@@ -190,3 +190,35 @@ def test_a_client_that_wants_udp_is_told_that_there_is_none() -> None:
             await theirs.aclose()
 
     trio.run(main)
+
+
+# --- UDP ---
+
+
+def test_gaps_are_losses_and_what_comes_late_is_not() -> None:
+    counts = udp.Counts()
+    for number in (1, 2, 5, 6, 4, 7, 7):
+        counts.received(number, 0.0, 0.0)
+    # 3 is missing; 4 came late; the second 7 counts as late, too, as in iperf3
+    assert (counts.packets, counts.late, counts.lost) == (7, 2, 0)
+    counts.received(11, 0.0, 0.0)
+    assert counts.lost == 3
+
+
+def test_jitter_is_a_sixteenth_of_each_change_of_the_transit_time() -> None:
+    counts = udp.Counts()
+    transit = [0.010, 0.026, 0.026, 0.010]
+    for number, late in enumerate(transit, 1):
+        counts.received(number, number * 1.0, number * 1.0 + late)
+    # RFC 1889: J += (|D| - J) / 16 with D = 16 ms, 0, 16 ms
+    expected = 0.001
+    expected += (0 - expected) / 16
+    expected += (0.016 - expected) / 16
+    assert counts.jitter == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_a_datagram_says_when_it_was_sent_and_its_number(long: bool) -> None:
+    assert udp.parse(udp.header(5, 1234.5, long) + bytes(100), long) == (5, 1234.5)
+    assert udp.header(5, 1234.5, long)[:8].hex() == "000004d20007a120"
+    assert udp.parse(b"9876", long) is None

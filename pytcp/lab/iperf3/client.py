@@ -8,6 +8,7 @@ from typing import Any
 
 import trio
 
+from pytcp.sockets.datagrams import UdpEndpoint
 from pytcp.sockets.socket import IPPROTO_TCP, TCP_NODELAY, Socket
 from pytcp.sockets.streams import TcpStream
 
@@ -16,6 +17,7 @@ from .report import Report
 from .session import Session, configure, congestion_of
 
 Connect = Callable[[str, int, Callable[[Socket], object] | None], Awaitable[TcpStream]]
+ConnectUdp = Callable[[str, int], Awaitable[UdpEndpoint]]
 
 
 async def run_client(
@@ -27,12 +29,14 @@ async def run_client(
     interval: float = 1.0,
     form: str = "",
     say: Callable[[str], object] | None = None,
+    connect_udp: ConnectUdp | None = None,
 ) -> dict[str, Any]:
     """Run one test against a server and return the tree of `iperf3 -J`.
 
     connect: makes a stream to (host, port), calling the third argument with the socket before it connects.
     interval: seconds between two reports, 0 for none but the last. form: unit of bitrates, one of kmgtKMGT. say: takes the
-    lines of the report. Raises Iperf3Error, and OSError from `connect`.
+    lines of the report. connect_udp: makes a stream of datagrams, for a test of UDP (`udp.connect`). Raises Iperf3Error, and OSError from
+    `connect`.
     """
     report = Report("client", Session(settings, interval, bool), say, form)
     cookie = new_cookie()
@@ -44,7 +48,7 @@ async def run_client(
         if settings.reverse:
             report.line(f"Reverse mode, remote host {host} is sending")
         try:
-            return await _test(connect, host, port, settings, report, control, cookie, streams)
+            return await _test(connect, connect_udp, host, port, settings, report, control, cookie, streams)
         except (Iperf3Error, trio.BrokenResourceError) as exc:
             error = exc if isinstance(exc, Iperf3Error) else Iperf3Error(f"control connection: {exc}")
             error.tree = report.tree(None, "", str(error))
@@ -57,8 +61,9 @@ async def run_client(
 
 
 async def _test(
-    connect: Connect, host: str, port: int, settings: Settings, report: Report, control: Control, cookie: bytes, streams: AsyncExitStack
-) -> dict[str, Any]:
+    connect: Connect, connect_udp: ConnectUdp | None, host: str, port: int, settings: Settings, report: Report, control: Control, cookie: bytes,
+    streams: AsyncExitStack,
+) -> dict[str, Any]:  # fmt: skip
     session = report.session
 
     def prepare(socket: Socket) -> None:
@@ -68,6 +73,13 @@ async def _test(
             raise Iperf3Error(f"unable to set a socket option: {exc.strerror}") from exc
 
     async def data_connection(sender: bool) -> None:
+        if settings.udp:
+            assert connect_udp is not None
+            endpoint = await connect_udp(host, port)
+            await streams.enter_async_context(endpoint)
+            configure(endpoint.socket, settings)
+            session.add(endpoint, sender, 2)
+            return
         stream = await connect(host, port, prepare)
         await streams.enter_async_context(stream)
         stream.setsockopt(IPPROTO_TCP, TCP_NODELAY, int(settings.nodelay))

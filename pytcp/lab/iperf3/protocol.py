@@ -97,6 +97,8 @@ class Settings:
     title: str = ""
     extra_data: str = ""
     server_output: bool = False
+    udp: bool = False
+    counters64: bool = False  # UDP: numbers of 64 bits
 
     @property
     def limit(self) -> int:
@@ -110,7 +112,7 @@ class Settings:
     def encode(self) -> dict[str, Any]:
         """As the client sends them; what has its default is left out where iperf3 leaves it out."""
         found: dict[str, Any] = {
-            "tcp": True,
+            "udp" if self.udp else "tcp": True,
             "omit": self.omit,
             "time": 0 if self.limit else self.duration,
             "num": self.amount,
@@ -132,13 +134,17 @@ class Settings:
             "extra_data": self.extra_data,
             "congestion": self.congestion,
             "get_server_output": int(self.server_output),
+            "udp_counters_64bit": int(self.counters64),
         }
         return found | {key: value for key, value in optional.items() if value}
 
     @classmethod
     def decode(cls, found: dict[str, Any]) -> Settings:
         """What a client asks for. Raises Iperf3Error for what cannot be."""
+        udp = not found.get("tcp") and bool(found.get("udp"))
         return cls(
+            udp=udp,
+            counters64=udp and bool(found.get("udp_counters_64bit")),
             duration=number(found, "time", 0, 86_400),
             amount=number(found, "num", 0, 1 << 63),
             blocks=number(found, "blockcount", 0, 1 << 43),
@@ -146,7 +152,7 @@ class Settings:
             parallel=number(found, "parallel", 1, MAX_STREAMS, least=1),
             reverse=bool(found.get("reverse")),
             bidirectional=bool(found.get("bidirectional")),
-            length=number(found, "len", DEFAULT_LENGTH, MAX_LENGTH, least=1),
+            length=number(found, "len", 1460 if udp else DEFAULT_LENGTH, 65507 if udp else MAX_LENGTH, least=16 if udp else 1),
             bitrate=number(found, "bandwidth", 0, 1 << 63),
             window=number(found, "window", 0, 512 << 20),
             mss=number(found, "MSS", 0, 9216),
@@ -177,21 +183,26 @@ def words(found: dict[str, Any], key: str) -> str:
 
 @dataclass
 class Result:
-    """What one side says about one stream. retransmits: None where that side did not send."""
+    """What one side says about one stream. retransmits: None where that side did not send.
+
+    jitter: seconds; lost, packets: of UDP."""
 
     bytes: int
     retransmits: int | None
     end: float
+    jitter: float = 0.0
+    lost: int = 0
+    packets: int = 0
 
     def encode(self, ident: int) -> dict[str, Any]:
         return {
             "id": ident,
             "bytes": self.bytes,
             "retransmits": UNKNOWN if self.retransmits is None else self.retransmits,
-            "jitter": 0,
-            "errors": 0,
+            "jitter": self.jitter,
+            "errors": self.lost,
             "omitted_errors": 0,
-            "packets": 0,
+            "packets": self.packets,
             "omitted_packets": 0,
             "start_time": 0,
             "end_time": self.end,
@@ -206,7 +217,11 @@ class Result:
             raise Iperf3Error("end_time is not a time")
         retransmits = found.get("retransmits", UNKNOWN)
         known = isinstance(retransmits, int) and 0 <= retransmits < 1 << 63
-        return cls(number(found, "bytes", 0, UNKNOWN), retransmits if known else None, float(end))
+        jitter = found.get("jitter", 0)
+        if not isinstance(jitter, int | float) or not 0 <= jitter < 1e9:
+            raise Iperf3Error("jitter is not a time")
+        lost, packets = (number(found, key, 0, 1 << 63) for key in ("errors", "packets"))
+        return cls(number(found, "bytes", 0, UNKNOWN), retransmits if known else None, float(end), float(jitter), lost, packets)
 
 
 @dataclass

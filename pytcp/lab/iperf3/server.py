@@ -13,8 +13,11 @@ from typing import Any
 
 import trio
 
+from pytcp.sockets.datagrams import UdpEndpoint
+from pytcp.sockets.open import TrioStack
 from pytcp.sockets.streams import TcpStream
 
+from . import udp
 from .protocol import COOKIE_SIZE, E_CONGESTION, E_NOT_IMPLEMENTED, E_PARAMETERS, Control, Iperf3Error, Results, Settings, State
 from .report import BAR, Report
 from .session import Session, configure, congestion_of
@@ -31,18 +34,19 @@ class _Test:
 
     cookie: bytes
     settings: Settings | None = None
-    streams: list[TcpStream] = field(default_factory=list)
+    streams: list[TcpStream | UdpEndpoint] = field(default_factory=list)
     complete: trio.Event = field(default_factory=trio.Event)
     over: trio.Event = field(default_factory=trio.Event)
 
     def wants(self, cookie: bytes) -> bool:
-        return self.settings is not None and cookie == self.cookie and len(self.streams) < self.settings.streams
+        return self.settings is not None and not self.settings.udp and cookie == self.cookie and len(self.streams) < self.settings.streams
 
 
 class Server:
     """The server. `handle` is a stream handler.
 
     say: takes the lines of its report. on_json: takes the `-J` tree of each test. interval: seconds between reports.
+    stack: where datagrams come in, for tests of UDP; without it they are refused.
     tests: how many were done. bytes: of the last one, all directions. finished: set after the first test, good or bad.
     """
 
@@ -54,8 +58,10 @@ class Server:
         on_json: Callable[[dict[str, Any]], object] | None = None,
         interval: float = 1.0,
         form: str = "",
+        stack: TrioStack | None = None,
     ) -> None:
         self.port = port
+        self.stack = stack
         self.say = say
         self.on_json = on_json
         self.interval = interval
@@ -111,8 +117,7 @@ class Server:
                     peer = stream.socket.getpeername()
                     report.line(f"Accepted connection from {peer[0]}, port {peer[1]}")
                     report.start = {"accepted_connection": {"host": peer[0], "port": peer[1]}}
-                await control.say(State.CREATE_STREAMS)
-                await test.complete.wait()
+                await self._streams(test, settings, control)
                 setup.deadline = float("inf")
                 await self._measure(test, settings, report, control)
         except (Iperf3Error, trio.BrokenResourceError) as exc:
@@ -126,6 +131,9 @@ class Server:
             raise
         finally:
             test.over.set()
+            for data_stream in test.streams:
+                if isinstance(data_stream, UdpEndpoint):
+                    data_stream.socket.close()
             self._test = None
         if error:
             await _goodbye(stream)
@@ -134,12 +142,27 @@ class Server:
                 self.on_json(report.tree(None, "", error))
         self.finished.set()
 
+    async def _streams(self, test: _Test, settings: Settings, control: Control) -> None:
+        """Wait for the data streams."""
+        if not settings.udp:
+            await control.say(State.CREATE_STREAMS)
+            await test.complete.wait()
+            return
+        assert self.stack is not None
+        door = udp.Door(self.stack, self.port)
+        try:
+            await control.say(State.CREATE_STREAMS)
+            while len(test.streams) < settings.streams:
+                test.streams.append(await door.accept())
+        finally:
+            door.close()
+
     async def _parameters(self, test: _Test, control: Control) -> Settings:
         await control.say(State.PARAM_EXCHANGE)
         found = await control.receive_json()
-        if not found.get("tcp"):
+        if not found.get("tcp") and not (found.get("udp") and self.stack is not None):
             await control.fail(E_NOT_IMPLEMENTED)
-            raise Iperf3Error("the client asks for something else than TCP")
+            raise Iperf3Error("the client asks for something else than TCP and UDP")
         try:
             test.settings = Settings.decode(found)
         except Iperf3Error:

@@ -10,15 +10,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import trio
 
+from pytcp.sockets.datagrams import UdpEndpoint
 from pytcp.sockets.socket import IPPROTO_TCP, SOL_SOCKET, TCP_NODELAY, Socket
 from pytcp.sockets.streams import TcpStream
+from pytcp.sockets.udp import DatagramSocket
 
+from . import udp
 from .protocol import Iperf3Error, Result, Settings, stream_number
+from .udp import Counts
 
 if TYPE_CHECKING:
     from pytcp.tcp.info import TcpInfo
@@ -44,6 +48,9 @@ class Sample:
     rtt: int = 0  # us
     rttvar: int = 0  # us
     pmtu: int = 0
+    jitter: float = 0.0  # UDP: seconds
+    lost: int = 0
+    packets: int = 0
 
     @property
     def seconds(self) -> float:
@@ -55,7 +62,7 @@ class Flow:
     """One data stream."""
 
     index: int  # in the order of the connections
-    stream: TcpStream
+    stream: TcpStream | UdpEndpoint
     sender: bool
     socket: int  # the number iperf3 would show, its descriptor
     total: int = 0
@@ -64,6 +71,9 @@ class Flow:
     retransmits: int = 0
     retransmits_mark: int = 0
     samples: list[Sample] = field(default_factory=list)
+    udp: Counts | None = None  # of a UDP stream
+    udp_mark: Counts = field(default_factory=Counts)
+    omitted: Counts = field(default_factory=Counts)  # of UDP, in the omitted part
 
     @property
     def ident(self) -> int:
@@ -73,26 +83,28 @@ class Flow:
         return [sample for sample in self.samples if not sample.omitted]
 
 
-def configure(socket: Socket, settings: Settings) -> None:
+def configure(socket: Socket | DatagramSocket, settings: Settings) -> None:
     """The options of a data connection, before it connects or when it was accepted. Raises OSError for what the stack refuses."""
-    socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, int(settings.nodelay))
-    if settings.mss:
-        socket.setsockopt(IPPROTO_TCP, TCP_MAXSEG, settings.mss)
     if settings.window:
         socket.setsockopt(SOL_SOCKET, SO_SNDBUF, settings.window)
         socket.setsockopt(SOL_SOCKET, SO_RCVBUF, settings.window)
-    if settings.congestion:
-        socket.setsockopt(IPPROTO_TCP, TCP_CONGESTION, settings.congestion.encode())
     if settings.tos:
         v6 = socket.family == 10
         socket.setsockopt(41 if v6 else 0, IPV6_TCLASS if v6 else IP_TOS, settings.tos)
+    if isinstance(socket, DatagramSocket):
+        return
+    socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, int(settings.nodelay))
+    if settings.mss:
+        socket.setsockopt(IPPROTO_TCP, TCP_MAXSEG, settings.mss)
+    if settings.congestion:
+        socket.setsockopt(IPPROTO_TCP, TCP_CONGESTION, settings.congestion.encode())
 
 
 def congestion_of(flows: list[Flow]) -> str:
     """The congestion control the streams use."""
-    if not flows:
+    if not flows or flows[0].udp is not None:
         return ""
-    name = flows[0].stream.getsockopt(IPPROTO_TCP, TCP_CONGESTION, 16)
+    name = flows[0].stream.socket.getsockopt(IPPROTO_TCP, TCP_CONGESTION, 16)
     assert isinstance(name, bytes)
     return name.rstrip(b"\0").decode()
 
@@ -123,10 +135,12 @@ class Session:
         self._sending = 0  # senders at work
         self._idle = trio.Event()  # none is any more
 
-    def add(self, stream: TcpStream, sender: bool, spacing: int) -> Flow:
+    def add(self, stream: TcpStream | UdpEndpoint, sender: bool, spacing: int) -> Flow:
         """A data connection. spacing: between the descriptors shown of the first and the second one."""
         index = len(self.flows)
         flow = Flow(index, stream, sender, 5 + (2 * index if spacing == 2 or not index else 2 * index + 1))
+        if isinstance(stream, UdpEndpoint):
+            flow.udp = Counts()
         self.flows.append(flow)
         return flow
 
@@ -140,7 +154,7 @@ class Session:
         self.started = trio.current_time()
         async with trio.open_nursery() as nursery:
             for flow in self.flows:
-                nursery.start_soon(self._send if flow.sender else self._receive, flow)
+                nursery.start_soon(self._mover(flow), flow)
             nursery.start_soon(self._tick)
             with self._scope:
                 try:
@@ -166,9 +180,58 @@ class Session:
         user, system = (100 * (now[i] - cpu[i]) / wall for i in (0, 1))
         self.cpu = (user + system, user, system)
         for flow in self.flows:
-            flow.retransmits = _info(flow).total_retrans - flow.sent_before if flow.sender else 0
+            flow.retransmits = _retransmits(flow) - flow.sent_before
+
+    def _mover(self, flow: Flow) -> Callable[[Flow], Awaitable[None]]:
+        if flow.udp is not None:
+            return self._send_datagrams if flow.sender else self._receive_datagrams
+        return self._send if flow.sender else self._receive
+
+    async def _send_datagrams(self, flow: Flow) -> None:
+        stream, counts, settings = flow.stream, flow.udp, self.settings
+        assert isinstance(stream, UdpEndpoint) and counts is not None
+        filling = bytes(settings.length)
+        rate = settings.bitrate / 8
+        self._sending += 1
+        try:
+            while not self.done:
+                if self._budget <= 0:
+                    self.budget_spent.set()
+                    return
+                self._budget -= settings.length
+                head = udp.header(counts.packets + 1, trio.current_time(), settings.counters64)
+                stream.socket.send(head + filling[len(head) :])
+                counts.packets += 1
+                flow.total += settings.length
+                if rate:
+                    await self._pace(flow, rate)
+                await trio.lowlevel.checkpoint()
+        except OSError as exc:
+            self._broken("unable to write to stream socket", exc)
+        finally:
+            self._sending -= 1
+            if not self._sending:
+                self._idle.set()
+
+    async def _receive_datagrams(self, flow: Flow) -> None:
+        stream, counts, limit = flow.stream, flow.udp, self.settings.limit
+        assert isinstance(stream, UdpEndpoint) and counts is not None
+        try:
+            while True:
+                data = await stream.receive()
+                found = udp.parse(data, self.settings.counters64)
+                if found is None:
+                    continue  # a CONNECT that was said again, or an answer
+                counts.received(*found, trio.current_time())
+                flow.total += len(data)
+                self._received += len(data)
+                if limit and self._received >= limit:
+                    self.budget_spent.set()
+        except OSError as exc:
+            self._broken("unable to read from stream socket", exc)
 
     async def _send(self, flow: Flow) -> None:
+        assert isinstance(flow.stream, TcpStream)
         block = (bytes(range(256)) * (self.settings.length // 256 + 1))[: self.settings.length]
         rest: bytes | memoryview = b""
         send = flow.stream.socket.send
@@ -206,6 +269,7 @@ class Session:
             await trio.sleep_until(due)
 
     async def _receive(self, flow: Flow) -> None:
+        assert isinstance(flow.stream, TcpStream)
         limit = self.settings.limit
         size = max(self.settings.length, 1 << 18)
         try:
@@ -243,7 +307,9 @@ class Session:
             self._reported = 0.0
             for flow in self.flows:
                 flow.total = flow.mark = 0
-                flow.sent_before = _info(flow).total_retrans if flow.sender else 0
+                flow.sent_before = _retransmits(flow)
+                if flow.udp is not None:
+                    flow.omitted = replace(flow.udp)
         await self._ticks_until(float("inf"))
 
     async def _ticks_until(self, end: float) -> None:
@@ -265,7 +331,12 @@ class Session:
         samples = []
         for flow in self.flows:
             sample = Sample(self._reported, now, flow.total - flow.mark, self.omitting)
-            if flow.sender:
+            if flow.udp is not None:
+                sample.jitter = flow.udp.jitter
+                sample.lost = flow.udp.lost - flow.udp_mark.lost
+                sample.packets = flow.udp.packets - flow.udp_mark.packets
+                flow.udp_mark = replace(flow.udp)
+            elif flow.sender:
                 info = _info(flow)
                 sample.retransmits = info.total_retrans - flow.retransmits_mark
                 sample.cwnd = info.snd_cwnd * info.snd_mss
@@ -284,8 +355,20 @@ class Session:
 
     def results(self) -> dict[int, Result]:
         """What this side tells the other about its streams."""
-        return {flow.ident: Result(flow.total, flow.retransmits if flow.sender else None, self.elapsed) for flow in self.flows}
+        return {flow.ident: self.result(flow) for flow in self.flows}
+
+    def result(self, flow: Flow) -> Result:
+        """What this side knows of one stream."""
+        counts = flow.udp
+        if counts is None:
+            return Result(flow.total, flow.retransmits if flow.sender else None, self.elapsed)
+        return Result(flow.total, None, self.elapsed, counts.jitter, counts.lost - flow.omitted.lost, counts.packets - flow.omitted.packets)
 
 
 def _info(flow: Flow) -> TcpInfo:
+    assert isinstance(flow.stream, TcpStream)
     return flow.stream.info()
+
+
+def _retransmits(flow: Flow) -> int:
+    return _info(flow).total_retrans if flow.sender and flow.udp is None else 0
