@@ -74,16 +74,21 @@ def _charge(sk: Sock) -> None:
     if sums is None:
         sums = sk.gate_sums = [0] * (2 * len(NAMES))
     gate = sk.gate
-    now = sk.host.now_ns
-    sums[gate] += now - sk.gate_since_ns
-    sk.gate_since_ns = now
-    sent = sk.snd_nxt
-    if sk.shutdown & SEND_SHUTDOWN and sent == sk.write_seq:
+    ns, sent = _since(sk)
+    sums[gate] += ns
+    sums[gate + len(NAMES)] += sent
+    sk.gate_since_ns += ns
+    sk.gate_seq += sent
+
+
+def _since(sk: Sock) -> tuple[int, int]:
+    """(ns, bytes) since the last change."""
+    end = sk.snd_nxt
+    if sk.shutdown & SEND_SHUTDOWN and end == sk.write_seq:
         # the FIN has gone, too, and is no payload
-        sent -= 1
-    if sent > sk.gate_seq:
-        sums[gate + len(NAMES)] += sent - sk.gate_seq
-        sk.gate_seq = sent
+        end -= 1
+    sent = end - sk.gate_seq
+    return sk.host.now_ns - sk.gate_since_ns, sent if sent > 0 else 0
 
 
 def switch(sk: Sock, gate: int) -> None:
@@ -131,7 +136,10 @@ def times(sk: Sock) -> dict[str, tuple[int, int]]:
     """(ns, bytes) of every gate so far, the one shut now included; all zero before ESTABLISHED.
 
     The ns add up to the life of the connection, the bytes to the payload sent for the first time."""
-    if sk.gate_since_ns >= 0:
-        _charge(sk)
     sums = sk.gate_sums or [0] * (2 * len(NAMES))
-    return {name: (sums[gate], sums[gate + len(NAMES)]) for gate, name in enumerate(NAMES)}
+    found = {name: (sums[gate], sums[gate + len(NAMES)]) for gate, name in enumerate(NAMES)}
+    if sk.gate_since_ns >= 0:
+        name = NAMES[sk.gate]
+        ns, sent = _since(sk)
+        found[name] = found[name][0] + ns, found[name][1] + sent
+    return found

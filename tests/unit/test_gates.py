@@ -34,6 +34,15 @@ def test_an_idle_connection_waits_for_the_program() -> None:
     assert spent(sk) == {"app": (50 * MS, 0)}
 
 
+def test_looking_changes_nothing_and_an_idle_connection_keeps_no_sums() -> None:
+    host, sk = conversation()
+    for _ in range(3):
+        host.advance(10 * MS)
+        gates.times(sk)
+    assert sk.gate_sums is None
+    assert spent(sk) == {"app": (30 * MS, 0)}
+
+
 def test_with_everything_sent_the_program_is_missing_however_long_the_ack_takes() -> None:
     host, sk = conversation()
     sendmsg.sendmsg(sk, bytes(100))
