@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytcp.link.qdisc import Fq
+from pytcp.link.qdisc import Fq, Htb
 from pytcp.net import sysctl
 from pytcp.net.addr import parse_prefix
 from pytcp.tcp.const import LISTEN
@@ -293,6 +293,9 @@ class Shell:
 
     def _tc(self, args: list[str], data: str) -> str:
         whole = f"command 'tc {' '.join(args)}'"
+        if args[:4] == ["class", "add", "dev", "tun0"]:
+            self.stack.interface("tun0").set_qdisc(_htb(args[4:], whole))
+            return ""
         if args[:1] != ["qdisc"] or len(args) < 2:
             raise Unsupported(whole)
         verb, rest = args[1], args[2:]
@@ -307,6 +310,8 @@ class Shell:
             dev.ring.limit = int(kind[2])
         elif kind[:1] == ["fq"]:
             dev.set_qdisc(_fq(kind[1:], whole))
+        elif kind == ["handle", "1:", "htb", "default", "1"]:
+            pass  # it is its one class that holds frames back
         else:
             raise Unsupported(f"{whole}: that queueing discipline is not modelled")
         return ""
@@ -476,6 +481,24 @@ def _arithmetic(text: str) -> int:
         return value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError):
         raise Unsupported(f"$(({text}))") from None
+
+
+def _htb(words: list[str], whole: str) -> Htb:
+    """The one class of an htb: `parent 1: classid 1:1 htb rate RATE burst BYTES cburst BYTES`."""
+    if words[:5] != ["parent", "1:", "classid", "1:1", "htb"] or len(words) % 2 == 0:
+        raise Unsupported(whole)
+    options: dict[str, int] = {}
+    for word, value in zip(words[5::2], words[6::2], strict=True):
+        rate = re.fullmatch(r"(\d+)([km]?)bit", value)
+        if word in ("rate", "ceil") and rate:
+            options[word] = int(rate[1]) * {"": 1, "k": 1000, "m": 1_000_000}[rate[2]] // 8
+        elif word in ("burst", "cburst") and value.isdigit():
+            options[word] = int(value)
+        else:
+            raise Unsupported(whole)
+    if "rate" not in options:
+        raise Unsupported(whole)
+    return Htb(**options)
 
 
 def _fq(words: list[str], whole: str) -> Fq:

@@ -164,7 +164,7 @@ class StackSide:
         if self.config.get("gso_max_segs"):
             sk.gso_max_segs = self.config["gso_max_segs"]
         if self.config.get("cc"):
-            self.sock.setsockopt(6, 13, self.config["cc"])
+            self.setsockopt("cc", self.config["cc"])
         for name, value in self.config.get("pre", []):
             self.setsockopt(name, value)
         with contextlib.suppress(BlockingIOError):

@@ -2,8 +2,7 @@
 
 The TAP's descriptor is the stack's device; the peer writes to and reads from the interface with a packet
 socket. Peer, program and stack share one thread: a frame of the peer's is processed inside the call that
-injects it, as the kernel does, only a hundred times more slowly. A rate limiter stands where the kernel's
-HTB class stands: frames wait in the stack's transmit queue, charged to their socket.
+injects it, as the kernel does, only a hundred times more slowly. Where the kernel has an HTB class the stack has its own.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from typing import Any
 from pytcp.clock.heap import TimerHeap
 from pytcp.clock.runtime import Runtime
 from pytcp.lab.netns import Namespace
-from pytcp.link.frame import TxFrame
+from pytcp.link.qdisc import Htb
 from pytcp.link.tap import Tap
 
 from .frames import HOST_MAC, PEER_MAC, VNET, HostFrame, parse
 from .kernel_side import DEVICE, ETH_P_ALL, PACKET_OUTGOING, PACKET_VNET_HDR, SNAP, SO_TIMESTAMPNS, SOL_PACKET, SPIN_US, stamp_ns
-from .stack_side import HeldRing, StackSide
+from .stack_side import StackSide
 
 
 class SpinRuntime(Runtime):
@@ -37,39 +36,6 @@ class SpinRuntime(Runtime):
 
     def kick(self) -> None:
         self.kicked = True
-
-
-class LimitedRing(HeldRing):
-    """A transmit queue behind a token bucket as HTB's: a frame leaves while there are tokens, and may overdraw them."""
-
-    rate = 0  # bits per second
-    burst = 0  # bytes
-    tokens = 0.0  # bytes
-    stamp_ns = 0
-
-    def put(self, frame: TxFrame) -> bool:
-        self.queue.append(frame)
-        self.serve()
-        return True
-
-    def _refill(self) -> None:
-        now = self.heap.now_ns
-        self.tokens = min(self.tokens + (now - self.stamp_ns) * self.rate / 8e9, self.burst)
-        self.stamp_ns = now
-
-    def serve(self) -> None:
-        """Let go what may go now, and come again when the next may."""
-        while self.queue:
-            self._refill()
-            if self.tokens < 0:
-                self.heap.call_later(int(-self.tokens * 8e9 / self.rate) + 1000, self.serve)
-                return
-            frame = self.queue[0]
-            size = frame.length
-            if frame.gso_size:
-                size += (-(-(size - len(frame.head)) // frame.gso_size) - 1) * len(frame.head)
-            self.tokens -= size
-            self.release()
 
 
 class TapSide(StackSide):
@@ -165,6 +131,4 @@ class TapSide(StackSide):
         self._step()
 
     def limit(self, rate: int, burst: int) -> None:
-        ring = LimitedRing(self.tap, self.runtime.heap, self.stack.completed)
-        ring.rate, ring.burst, ring.tokens, ring.stamp_ns = rate, burst, burst, time.monotonic_ns()
-        self.replace_ring(ring)
+        self.dev.set_qdisc(Htb(rate // 8, burst=burst, cburst=burst))
