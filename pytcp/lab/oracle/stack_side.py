@@ -155,6 +155,7 @@ class StackSide:
         rings = self.stack._rings
         rings[rings.index(self.dev.ring)] = ring
         self.dev.ring = ring
+        self.dev.put = ring.put
 
     # --- the program ---
 
