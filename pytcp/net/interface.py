@@ -195,7 +195,7 @@ class Interface:
                     gso_size = frame.gso_size
                     if gso_size and length > gso_size:
                         seg.gso_size = gso_size
-                        seg.nsegs = nsegs = -(-length // gso_size)
+                        seg.nsegs = nsegs = -(-length // gso_size) if frame.counted else 1
                     else:
                         seg.gso_size = 0
                         seg.nsegs = nsegs = 1

@@ -38,7 +38,14 @@ def workloads(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
             yield workload(seed, asked.fuzz)
     paths = [path for folder in FOLDERS for path in sorted((DATA / folder).glob("*.json"))] if asked.all else asked.files
     for path in paths:
-        yield load(path)
+        try:
+            data = load(path)
+        except (OSError, ValueError) as error:
+            parser().error(f"{path}: {getattr(error, 'strerror', None) or error}")
+        if not isinstance(data, dict) or not {"config", "script"} <= data.keys():
+            parser().error(f"{path}: no workload: it has no config and script")
+        data.setdefault("name", path.stem)
+        yield data
 
 
 def judge(data: dict[str, Any], asked: argparse.Namespace) -> tuple[dict[str, Any], str]:
