@@ -329,9 +329,10 @@ def run_variant(
         figures = dict(chosen.run(world, **settings.parameters))
         world.check_hosts()
     except Exception as error:
-        if chosen.builtin and not isinstance(error, ExperimentError):
+        if chosen.builtin and (isinstance(error, ExperimentError) or not sets):
             raise
-        raise error if chosen.builtin else blame(error, chosen.file) from error
+        # with settings of the user's it is most likely one of those that makes no sense
+        raise blame(error, chosen.file) from error
     finally:
         world.close()
     if kept is not None:

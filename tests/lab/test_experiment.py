@@ -164,6 +164,11 @@ def test_a_mistake_shows_its_own_line(own: Path, old: str, new: str, line: int, 
         assert output.rstrip().endswith(source), "the line is quoted"
 
 
+def test_a_setting_that_makes_no_sense_shows_where_it_failed() -> None:
+    output = message("tso-autosizing", "--variant", "xmit", "--set", "rtt=0")
+    assert re.search(r"tso_autosizing\.py:\d+: ZeroDivisionError", output)
+
+
 def test_a_file_without_an_experiment_and_one_with_two(own: Path) -> None:
     own.write_text("x = 1\n")
     assert "has no experiment; put @experiment(NAME" in message(own)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import trio
 
 from pytcp.lab.distribution import PERCENTILES, percentiles, sampler
-from pytcp.lab.experiment import Figure, Figures, experiment
+from pytcp.lab.experiment import ExperimentError, Figure, Figures, experiment
 from pytcp.lab.transactions import OpenLoop
 from pytcp.lab.units import MS, SECOND, US, Bytes, Count, Time
 from pytcp.lab.workloads import SmallWrites
@@ -120,7 +120,8 @@ def packets(world: World, name: str, options: Sequence[int], writes: int) -> int
 
     flow = SmallWrites(sender, receiver, 700, 2 * US, writes, prepare=prepare)
     world.run(lambda: flow.done)
-    assert not flow.refused
+    if flow.refused:
+        raise ExperimentError(f"writes={writes}: more than the send buffer holds")
     return sender.counters["IpOutRequests"]
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pytcp.lab.experiment import Figure, Figures, Setting, experiment
+from pytcp.lab.experiment import ExperimentError, Figure, Figures, Setting, experiment
 from pytcp.lab.hosts import AF_INET6
 from pytcp.lab.transactions import RequestResponse
 from pytcp.lab.units import MS, SECOND, US, Bytes, Count, Rate, Time
@@ -84,6 +84,8 @@ def run(
     bulk_rate: Rate = 50_000_000,
     bulk_queue: Count = 619,
 ) -> Figures:
+    if not transactions:
+        raise ExperimentError("transactions: there must be one")
     # a window that holds two messages from the start
     buffers: dict[str, Setting] = {"net.ipv4.tcp_rmem": "4096 1048576 33554432"}
     client, server = world.host("client", buffers), world.host("server", buffers)
