@@ -23,6 +23,7 @@ from .record import Record, Row
 UNLIMITED = 0xFFFFFFFFFFFFFFFF
 NO_RTT = 0xFFFFFFFF
 WORTH = 0.10  # share of the time from which a second gate is spoken of
+QUEUE_US = 2000  # us by which round trips may be longer than the shortest one without a queue on the path: hosts have other work
 TAILS = 0.05  # share of the bytes below which partial segments are the ends of larger writes
 WORTH_WHEN_IDLE = 0.005  # the same where the program is the first
 
@@ -290,7 +291,7 @@ def _cwnd(story: Story) -> str:
     if allowed:
         text += f": {story.cwnd} packets, {allowed}"
     queue_us = story.srtt_us - story.min_rtt_us
-    if story.min_rtt_us and queue_us > story.min_rtt_us // 4:
+    if story.min_rtt_us and queue_us > max(story.min_rtt_us // 4, QUEUE_US):
         return f"{text}. The round trip is {span(queue_us * 1000)} longer than the shortest one: the path is full, and only a faster one would help"
     if story.segs and story.again > story.segs // 1000:
         return f"{text}. Losses keep it small: find where packets are dropped, or try a congestion control that is less sensitive to loss (bbr)"

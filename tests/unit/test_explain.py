@@ -87,6 +87,7 @@ def test_a_receiver_is_told_who_knows_more() -> None:
         ({"min_rtt_us": 39_000, "segs": 1000, "again": 20}, "Losses keep it small"),
         ({"min_rtt_us": 39_000, "ns": 400 * MS}, "The connection lived for 10 round trips only"),
         ({"min_rtt_us": 39_000}, "It had room to grow"),
+        ({"min_rtt_us": 38_001}, "It had room to grow"),
     ],
 )
 def test_a_full_congestion_window_has_four_causes(fields: dict[str, Any], words: str) -> None:
