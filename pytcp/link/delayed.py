@@ -132,6 +132,7 @@ class DelayedRing(TxRing):
                 self.on_complete(owner, frame.skb, frame.truesize)
             elif self.on_missed(owner, frame.skb, frame.truesize):
                 self.missed += 1
+        self.on_end()
         self._arm()
         if self.feeder is not None:
             self.feeder()

@@ -37,7 +37,7 @@ class TxRing:
 
     __slots__ = (
         "link", "heap", "on_complete", "mode", "tx_usecs", "tx_frames", "limit", "dropped", "completed",
-        "queue", "done", "signal", "feeder", "_orphan", "_lazy", "_stalled", "_retry", "_interrupt", "_flushed_ns",
+        "queue", "done", "signal", "feeder", "on_end", "_orphan", "_lazy", "_stalled", "_retry", "_interrupt", "_flushed_ns",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +69,7 @@ class TxRing:
         self.queue: list[TxFrame] = []  # not yet written
         self.done: list[TxFrame] = []  # taken by the device, not yet reaped
         self.signal: Link | None = None  # what a runtime polls for completions, where they do not wait for a pass
+        self.on_end: Callable[[], None] = self._no_end  # a batch of completions is over
         self.feeder: Callable[[], None] | None = None  # called when there is room again: a queueing discipline waits for it
         self._orphan = mode == "orphan"
         self._lazy = mode == "reaped"
@@ -178,8 +179,12 @@ class TxRing:
             if owner is not None:
                 self.completed += 1
                 on_complete(owner, frame.skb, frame.truesize)
+        self.on_end()
         if self.feeder is not None:
             self.feeder()
+
+    def _no_end(self) -> None:
+        """Nobody asks."""
 
     def _try_again(self) -> None:
         self._retry = None

@@ -169,7 +169,7 @@ class Stack(TcpHost):
 
     def _add_loopback(self) -> Interface:
         link = PipeEnd(self.heap, "lo", bytes(6), _LO_MTU, _lo_features(), 0, 1 << 20)
-        lo = Interface(self, link, "lo", 1, TxRing(link, self.heap, self.completed, "orphan"), gro=False, loopback=True)
+        lo = Interface(self, link, "lo", 1, TxRing(link, self.heap, self.orphaned, "orphan"), gro=False, loopback=True)
         self.interfaces.append(lo)
         self._rings.append(lo.ring)
         self.local4[A.LOOPBACK4] = lo
@@ -211,7 +211,8 @@ class Stack(TcpHost):
         elif isinstance(tx_mode, Delayed):
             ring = DelayedRing(link, self.heap, self.completed, self.completion_missed, tx_mode)
         else:
-            ring = TxRing(link, self.heap, self.completed, tx_mode, tx_usecs, tx_frames)
+            ring = TxRing(link, self.heap, self.orphaned if tx_mode == "orphan" else self.completed, tx_mode, tx_usecs, tx_frames)
+        ring.on_end = self.completions_over
         dev = Interface(self, link, wanted, len(self.interfaces) + 1, ring, gro=gro)
         if qdisc is not None:
             dev.set_qdisc(qdisc)

@@ -34,7 +34,7 @@ from pytcp.tcp.skb import PageFrag
 from pytcp.tcp.sock import Sock
 from pytcp.tcp.sockopt_ip import local_port_range
 from pytcp.tcp.timewait import TimeWait, reusable, take_over
-from pytcp.tcp.tsq import wfree, wfree_missed
+from pytcp.tcp.tsq import handler, release, wfree, wfree_missed
 from pytcp.wire.addr import format_ip, is_link_local
 from pytcp.wire.checksum import transport_ok
 from pytcp.wire.errors import WireError
@@ -128,6 +128,7 @@ class TcpHost:
         self._listeners: dict[tuple[bytes, int], list[Sock]] = {}
         self._armed: dict[Any, Timer] = {}
         self._wakes: dict[Sock, int] = {}
+        self._called: list[Sock] = []  # sockets that a batch of completions calls
         self._owed: list[tuple[Sock, Skb | None, int]] = []  # completions of frames that were dropped
         self._threads: list[ThreadRing] = []  # the rings that other threads complete
         self.fastopen = HostState()
@@ -334,7 +335,19 @@ class TcpHost:
         way.neigh.output(frame)
 
     def completed(self, owner: Sock, skb: Skb | None, truesize: int) -> None:
-        """TX completion: a ring has handed a frame to its device."""
+        """TX completion of a batch: a ring has handed a frame to its device."""
+        if release(owner, skb, truesize):
+            self._called.append(owner)
+
+    def completions_over(self) -> None:
+        """The batch of completions is over: the sockets it called may send."""
+        if self._called:
+            waiting, self._called = self._called, []
+            for owner in waiting:
+                handler(owner)
+
+    def orphaned(self, owner: Sock, skb: Skb | None, truesize: int) -> None:
+        """A frame that is released when it is queued."""
         wfree(owner, skb, truesize)
 
     def throttled(self, sk: Sock) -> None:

@@ -75,8 +75,11 @@ def set_throttled(sk: Sock) -> None:
         sk.host.throttled(sk)
 
 
-def wfree(sk: Sock, skb: Skb | None, truesize: int) -> None:
-    """TX completion: the device has taken a frame of this socket."""
+def release(sk: Sock, skb: Skb | None, truesize: int) -> bool:
+    """TX completion: the device has taken a frame of this socket. Returns whether that calls the socket (`called`).
+
+    A NIC completes frames in batches and Linux calls the sockets behind the batch (a tasklet, since 2024 a workqueue):
+    whoever is called finds all of it released, and sends as much at once."""
     sk.wmem_alloc -= truesize
     if skb is not None:
         skb.in_host -= 1
@@ -85,6 +88,13 @@ def wfree(sk: Sock, skb: Skb | None, truesize: int) -> None:
     # a pure ACK frees what it was charged and calls nobody
     if sk.tsq_throttled and truesize != PURE_ACK:
         sk.tsq_throttled = False
+        return True
+    return False
+
+
+def wfree(sk: Sock, skb: Skb | None, truesize: int) -> None:
+    """A TX completion that stands alone."""
+    if release(sk, skb, truesize):
         handler(sk)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pytcp.clock.virtual import VirtualRuntime
 from pytcp.link.pipe import ALL_FEATURES, pipe_pair
-from pytcp.net import sysctl
+from pytcp.net import sysctl, tcp_host
 from pytcp.net.stack import Stack
 from pytcp.tcp import api
 from pytcp.tcp.const import CLOSE, ESTABLISHED
@@ -50,6 +50,33 @@ def test_a_host_talks_to_itself_without_a_frame_on_the_wire(addr: bytes) -> None
     server = api.accept(listener)
     assert transfer(runtime, client, server, DATA[:100_000]) == DATA[:100_000]
     assert wire.packets() == []
+
+
+def test_a_batch_of_completions_calls_the_socket_once_and_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small queues stop a slow flow with several bursts in the ring. When they are completed together the socket finds all of it released."""
+    runtime, first, second, _ = two_hosts()
+    listener = serve(second, 4, 80)
+    client = dial(first, PEER4, 80)
+    runtime.run_for(20 * MS)
+    api.accept(listener)
+    charged: list[int] = []
+    handler = tcp_host.handler
+
+    def noting(sk: Sock) -> None:
+        charged.append(sk.wmem_alloc)
+        handler(sk)
+
+    monkeypatch.setattr(tcp_host, "handler", noting)
+    client.snd_cwnd, client.pacing_rate = 100, 1
+    first.now()
+    api.sendmsg(client, DATA[:40_000])
+    first.flush()
+    ring = first.interface("pipe0").ring
+    assert client.tsq_throttled
+    assert sum(frame.owner is client for frame in ring.done) >= 2
+    ring.reap()
+    assert charged == [1]
+    assert client.wmem_alloc > 1, "and sends again"
 
 
 @pytest.mark.parametrize("addr", [PEER4, PEER6], ids=["ipv4", "ipv6"])
