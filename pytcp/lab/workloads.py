@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from pytcp.sockets.socket import IPPROTO_TCP, Socket
+from pytcp.sockets.socket import IPPROTO_TCP, SHUT_WR, Socket
 from pytcp.tcp.const import POLLHUP, POLLIN, POLLOUT, POLLRDHUP
 
 from .hosts import AF_INET, Host
@@ -57,6 +57,7 @@ class Bulk:
         self.started_ns = sender.stack.heap.now_ns
         self.connected_ns = 0
         self.finished_ns = 0  # the receiver has seen the end
+        self.closed_ns = 0  # the sender has seen that the receiver closed, too
         self.source: Socket | None = None
         self.sink: Socket | None = None
         self._heap = sender.stack.heap
@@ -93,6 +94,14 @@ class Bulk:
             while self.sent < self.size:
                 left = self.size - self.sent
                 self.sent += socket.send(self._data if left >= self._write else self._data[:left])
+            socket.notify = self._closing
+            socket.shutdown(SHUT_WR)
+            self._closing(POLLIN)
+
+    def _closing(self, mask: int) -> None:
+        socket = self.source
+        if socket is not None and mask & (POLLIN | POLLRDHUP | POLLHUP) and drain(socket)[1]:
+            self.closed_ns = self._heap.now_ns
             self.source = None
             socket.close()
 

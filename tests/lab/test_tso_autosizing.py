@@ -32,6 +32,7 @@ def test_packets_fall_as_published(result: Result) -> None:
     assert 195 <= after["IpInReceives"] <= 240
     for figures in (before, after):
         assert 0.32 <= figures["elapsed"] <= 0.37
+        assert figures["mbit"] == pytest.approx(44.25, rel=0.01)
 
 
 def test_each_round_doubles_and_sendmsg_made_pairs_for_all_of_them(result: Result) -> None:
