@@ -17,7 +17,8 @@
 #include <sched.h>
 #include <string.h>
 
-enum { OWN = 1, TRUESIZE = 4, PATIENCE = 20000, LEAD = 1000 };
+enum { OWN = 1, TRUESIZE = 4 };
+enum { PATIENCE = 20000, LEAD = 1000 }; /* turns before a processor is given up; ticks from the meeting to the start, enough for both to be there */
 
 struct table {
 	struct txsock sock;
