@@ -12,7 +12,7 @@ import errno
 import re
 from typing import cast
 
-from pytcp.tcp import profiles
+from pytcp.tcp import cong, profiles
 from pytcp.tcp.sysctl import TABLE as TCP_TABLE
 from pytcp.tcp.sysctl import Entry, TcpSysctl
 
@@ -256,8 +256,6 @@ def set_(sysctl: Sysctl, name: str, value: Setting) -> None:
 
 def _check_word(sysctl: Sysctl, entry: Entry, word: str) -> str:
     if entry.attr == "tcp_congestion_control":
-        from pytcp.tcp import cong
-
         if word not in cong.available():
             raise OSError(errno.ENOENT, f"{entry.name}: no congestion control {word!r}; there are {', '.join(cong.available())}")
     elif entry.attr == "tcp_fastopen_key":
@@ -277,14 +275,18 @@ def _check_word(sysctl: Sysctl, entry: Entry, word: str) -> str:
 def explain(sysctl: Sysctl, entry: Entry) -> dict[str, Setting | list[str] | None]:
     """What one sysctl is: name, value, meaning, default under the profile in force, what it takes, where it comes from."""
     default = profiles.settings(sysctl.profile).get(entry.attr, getattr(Sysctl, entry.attr))
-    allowed = " | ".join(entry.words)
-    if not allowed and entry.attr != "tcp_congestion_control":
-        allowed = f"{'' if entry.low is None else entry.low}..{'' if entry.high is None else entry.high}"
+    allowed = " | ".join(cong.available() if entry.attr == "tcp_congestion_control" else entry.words)
+    if not allowed and not isinstance(default, str):
+        low, high = entry.low, entry.high
+        if low is None:
+            allowed = "any number" if high is None else f"up to {high}"
+        else:
+            allowed = f"{low} only" if low == high else f"{low} and more" if high is None else f"{low}..{high}"
     return {
         "name": entry.name,
         "value": getattr(sysctl, entry.attr),
         "meaning": entry.meaning,
-        "default": sysctl.profile if entry.attr == "profile" else default,
+        "default": default,
         "allowed": allowed,
         "origin": entry.origin,
     }

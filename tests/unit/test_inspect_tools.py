@@ -221,6 +221,11 @@ def test_settings_explained(run: Run) -> None:
         "    default always; takes always | unpaced_only",
         "    unpaced_only 5.0 (c73e5807e4f6) to 6.15; always again 6.16 (c4221a8cc3a7)",
     ]
+    takes = {name: run("sysctl", "--explain", name).splitlines()[2].partition("takes ")[2] for name in (
+        "net.ipv4.tcp_base_mss", "net.ipv4.ipfrag_high_thresh", "net.ipv4.tcp_no_metrics_save", "net.ipv4.tcp_congestion_control",
+    )}  # fmt: skip
+    assert list(takes.values())[:3] == ["up to 2147483647", "0 and more", "1 only"]
+    assert takes["net.ipv4.tcp_congestion_control"].startswith("reno | cubic | bbr")
     assert '"default":[4096,16384,4194304]' in run("sysctl", "-j", "--explain", "net.ipv4.tcp_wmem")
 
 
