@@ -52,6 +52,29 @@ def test_a_host_talks_to_itself_without_a_frame_on_the_wire(addr: bytes) -> None
     assert wire.packets() == []
 
 
+@pytest.mark.parametrize(
+    ("profile", "window"),
+    [
+        ("linux-3.18", 29_200),  # 20 segments
+        ("linux-5.15", 64_240),  # half of 131072, in segments
+        ("linux-6.6", 32_120),  # 65/256 of it
+        ("linux-6.18", 64_240),
+        ("mainline", 64_240),
+    ],
+)
+def test_under_every_profile_a_megabyte_crosses_and_the_first_window_is_its_kernels(profile: str, window: int) -> None:
+    runtime = VirtualRuntime()
+    ends = pipe_pair(runtime.heap, delay_ns=MS)
+    first, second = Stack(runtime, seed=1, profile=profile), Stack(runtime, seed=2, profile=profile)
+    first.add_interface(ends[0], ["10.0.0.1/24"])
+    second.add_interface(ends[1], ["10.0.0.2/24"])
+    listener = serve(second, 4, 80)
+    client = dial(first, PEER4, 80)
+    assert client.rcv_wnd == window
+    runtime.run_for(20 * MS)
+    assert transfer(runtime, client, api.accept(listener), DATA) == DATA
+
+
 def test_a_batch_of_completions_calls_the_socket_once_and_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small queues stop a slow flow with several bursts in the ring. When they are completed together the socket finds all of it released."""
     runtime, first, second, _ = two_hosts()
