@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import trio
 
 from pytcp.sockets.address import AF_INET6, oserror
-from pytcp.sockets.datagrams import MAX_DATAGRAM, UdpEndpoint
+from pytcp.sockets.datagrams import UdpEndpoint
 from pytcp.sockets.open import TrioStack
 from pytcp.sockets.udp import DatagramSocket
 
@@ -122,8 +122,3 @@ class Door:
 
     def close(self) -> None:
         self._open.socket.close()
-
-
-def take(endpoint: UdpEndpoint) -> bytes:
-    """A datagram that is there already. Raises BlockingIOError, OSError."""
-    return endpoint.socket.recv(MAX_DATAGRAM)
