@@ -48,6 +48,13 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 # --- the stack of a command ---
 
 
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stacks of others are not seen."""
+    monkeypatch.setenv("PYTCP_RUNTIME_DIR", str(tmp_path))
+
+
+@pytest.mark.usefixtures("alone")
 def test_a_command_may_have_a_queueing_discipline_a_thread_and_another_kernels_defaults() -> None:
     if not HAVE_C:
         pytest.skip("no C helpers")
@@ -60,6 +67,7 @@ def test_a_command_may_have_a_queueing_discipline_a_thread_and_another_kernels_d
     assert done.stdout.endswith("hello")
 
 
+@pytest.mark.usefixtures("alone")
 def test_a_program_may_too(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
