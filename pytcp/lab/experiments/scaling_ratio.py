@@ -37,7 +37,7 @@ SO_RCVBUF = 8
     published={"65-never": {"seconds": 40, "first_window": 28_000, "payload_share": 0.66}, "128-never": {"seconds": 22}},
     source="Hechao Li, 9 April 2024: tcp: increase the default TCP scaling ratio",
     figures=(
-        Figure("seconds", "10 MB downloaded in (s)", "{:.1f}"),
+        Figure("seconds", "downloaded in (s)", "{:.1f}"),
         Figure("first_window", "first window (bytes)"),
         Figure("largest_window", "largest window offered (bytes)"),
         Figure("window_clamp", "window_clamp at the end (bytes)"),
