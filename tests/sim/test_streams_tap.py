@@ -60,8 +60,8 @@ async def exchange(stream: trio.abc.HalfCloseableStream, data: bytes) -> bytes:
     return bytes(received)
 
 
-@pytest.mark.parametrize("tx_mode", ["reaped", "thread"])
-def test_megabytes_go_both_ways_between_us_and_the_kernel(tx_mode: str) -> None:
+@pytest.mark.parametrize(("tx_mode", "qdisc"), [("reaped", None), ("reaped", "fq"), ("thread", None), ("thread", "fq")])
+def test_megabytes_go_both_ways_between_us_and_the_kernel(tx_mode: str, qdisc: str | None) -> None:
     if tx_mode == "thread" and not HAVE_C:
         pytest.skip("no C helpers")
 
@@ -69,7 +69,7 @@ def test_megabytes_go_both_ways_between_us_and_the_kernel(tx_mode: str) -> None:
 
     async def main(testbed: Testbed) -> None:
         with trio.fail_after(60):
-            async with pytcp.open_stack(link=testbed.link, addresses=testbed.addresses, tx_mode=tx_mode) as stack, trio.open_nursery() as nursery:
+            async with pytcp.open_stack(link=testbed.link, addresses=testbed.addresses, tx_mode=tx_mode, qdisc=qdisc) as stack, trio.open_nursery() as nursery:
                 nursery.start_soon(trio.serve_listeners, echo, [listen_in(testbed, host, PORT) for host in (testbed.peer4, testbed.peer6)])
                 for host in (testbed.peer4, testbed.peer6):
                     async with await stack.open_tcp_stream(host, PORT) as stream:
