@@ -1,7 +1,7 @@
 """Random workloads by seed: parameters and scripts in which many rules of the send and receive side meet.
 
-`workload(seed, kind)` is a pure function of its arguments. Kinds are the subjects of docs/compare-kernel.md; `mixed` draws
-from all. Scripts are short (a second or so), never wait for what may not come, and name sizes in bytes.
+`workload(seed, kind)` is a pure function of its arguments. Kinds are the subjects of docs/compare-kernel.md; `mixed` joins three
+of them. Scripts are short (a second or so), never wait for what may not come, and name sizes in bytes.
 """
 
 from __future__ import annotations
@@ -48,10 +48,14 @@ KINDS = ("writes", "bulk", "loss", "window", "idle", "host_queue", "pacing", "bb
 def workload(seed: int, kind: str = "mixed") -> dict[str, Any]:
     """The workload of a seed."""
     rng = Random(f"{kind} {seed}")
-    subject = rng.choice(KINDS[:-1]) if kind == "mixed" else kind
-    config = _config(rng, subject)
-    script = _SCRIPTS[subject](rng, config)
-    return {"name": f"{kind}_{seed}", "what": f"random {subject} workload, seed {seed}", "config": config, "script": script}
+    subjects = rng.sample([name for name in KINDS if name not in ("mixed", "bbr")], 3) if kind == "mixed" else [kind]
+    config = _config(rng, subjects[0])
+    script: list[Step] = []
+    for subject in subjects:
+        # one after the other, none shutting down what the next needs
+        part = _SCRIPTS[subject](rng, config)
+        script += part if subject == subjects[-1] else [step for step in part if step["do"] not in ("shutdown", "prime")]
+    return {"name": f"{kind}_{seed}", "what": f"random workload, {' then '.join(subjects)}, seed {seed}", "config": config, "script": script}
 
 
 def _config(rng: Random, subject: str) -> dict[str, Any]:

@@ -69,6 +69,8 @@ class Replay:
                 when_ns = self.zero_ns + self._when_us(i, event) * 1000
                 if side.held is not None and kind in CAUSES:
                     side.held.free = self._at_once(i, event)
+                if side.held is None:
+                    side.spaced.times = self._spacing(i, kind)
                 if self.late:
                     self._postpone(i, when_ns)
                 self._late_timers()
@@ -116,8 +118,9 @@ class Replay:
             if due % TICK_NS or -20_000 <= sent_ns - due <= 1_000_000 or not heap.postpone(TICK_NS):
                 self.side.run_until(due)
                 self._take()
-            elif self.side.sk.heap_when == due:
-                self.side.sk.heap_when += TICK_NS
+            else:
+                # what is due before is armed anew
+                self.side.sk.heap_when = NEVER
 
     def _when_us(self, i: int, event: dict[str, Any]) -> int:
         """When the kernel acted on an event."""
@@ -135,6 +138,18 @@ class Replay:
             if t < caused <= until and not self.zero_ns + t * 1000 <= due < self.zero_ns + caused * 1000:
                 return max(t + 1, caused - STAMP_US - self.shift_us)
         return t + max(latency - self.shift_us, 1)
+
+    def _spacing(self, i: int, kind: str) -> list[int]:
+        """When the kernel made the frames behind the first one of those it sent together, ns."""
+        if not self.align:
+            return []
+        events = self.run_data["events"]
+        at = [i] if kind in HOST_EVENTS else []
+        for j in range(i + 1, len(events)):
+            if events[j]["ev"] not in HOST_EVENTS or (at and events[j]["t"] - events[at[-1]]["t"] > SOON_US):
+                break
+            at.append(j)
+        return [self.zero_ns + (events[j]["t"] - STAMP_US) * 1000 for j in at[1:]]
 
     def _effect(self, i: int) -> dict[str, Any] | None:
         """The host's next frame, if nothing else could have caused it."""

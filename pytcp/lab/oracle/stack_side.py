@@ -83,6 +83,26 @@ class LateHeap(TimerHeap):
         return True
 
 
+class SpacedRing(TxRing):
+    """A transmit queue that takes time: `times` are the instants at which the frames behind the next one are made, ns."""
+
+    def __init__(self, link: Any, heap: TimerHeap, on_complete: Callable[[Any, Any, int], None]) -> None:
+        super().__init__(link, heap, on_complete, "orphan")
+        self.times: list[int] = []
+
+    def put(self, frame: TxFrame) -> bool:
+        """As the kernel's: what a call sends leaves within tens of microseconds, and loss detection sees in which order."""
+        taken = super().put(frame)
+        self.flush()
+        if self.times:
+            self.heap.now_ns = max(self.heap.now_ns, self.times.pop(0))
+            if self.look is not None:
+                self.look()
+        return taken
+
+    look: Callable[[], int] | None = None  # the stack looks at the clock
+
+
 class HeldRing(TxRing):
     """A transmit queue whose frames leave one by one when told to, and are completed as they do: a class behind the socket."""
 
@@ -222,6 +242,9 @@ class VirtualSide(StackSide):
         super().__init__(config, runtime, self.wire)
         self.virtual = runtime
         self.held: HeldRing | None = None
+        self.spaced = SpacedRing(self.wire, self.heap, self.stack.completed)
+        self.spaced.look = self.stack.now
+        self.replace_ring(self.spaced)
 
     def __enter__(self) -> VirtualSide:
         return self
