@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import os
 import shlex
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from pytcp.drill.batch import Job, default_processes, find_scripts, run_jobs
 from pytcp.drill.run import TARGETS, Result, Settings
 from pytcp.drill.target import IP_MODES
 from pytcp.drill.verdict import counts, table
+from pytcp.tcp.profiles import DEFAULT, nearest
 
 LEDGER = Path(__file__).parents[2] / "tests" / "drill" / "suite.csv"
 # cookies of the addresses used here under the key of the suite's defaults.sh
@@ -115,13 +117,14 @@ def main() -> int:
         return 1 if compare_with_original(asked.original, asked.folder, IP_MODES if asked.ip == "all" else (asked.ip,)) else 0
 
     targets = TARGETS if asked.target == "both" else (asked.target,)
+    profile = nearest(os.uname().release) if asked.target == "both" else DEFAULT
     scripts = find_scripts([asked.folder])
     ledger = read_ledger(asked.ledger)
     began = time.monotonic()
     results: list[Result] = []
     for target in targets:
         for ip in IP_MODES if asked.ip == "all" else (asked.ip,):
-            settings = Settings({}, {"TFO_COOKIE": COOKIES[ip], "CODE": "host_unreachable"}, 60.0, compat=True, hz=HZ)
+            settings = Settings({}, {"TFO_COOKIE": COOKIES[ip], "CODE": "host_unreachable"}, 60.0, compat=True, hz=HZ, profile=profile)
             jobs = [Job(script, target, ip) for script in scripts]
             done = run_jobs(jobs, settings, asked.j or default_processes([target]))
             for result in done:
