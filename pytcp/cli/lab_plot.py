@@ -26,7 +26,7 @@ def _what(context: click.Context, parameter: click.Parameter, value: tuple[str, 
     return words or palette.WHAT
 
 
-@click.command("plot")
+@click.command("plot", short_help="Records in the terminal, as PNG, SVG, HTML or CSV.")
 @click.argument("files", metavar="RECORD...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--what", multiple=True, callback=_what, metavar="NAME,...", help=f"Of {', '.join(palette.WHAT)}.  [default: all there is]")
 @click.option("--flow", "flows", multiple=True, metavar="NAME", help="Only this flow; may be given several times.  [default: those that send]")

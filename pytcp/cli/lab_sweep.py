@@ -30,7 +30,7 @@ def pairs(words: Sequence[str], option: str) -> list[tuple[str, str]]:
     return found
 
 
-@click.command("sweep")
+@click.command("sweep", short_help="An experiment over a grid of settings and many seeds, as one table.")
 @click.argument("name")
 @click.option("--grid", "grids", multiple=True, metavar="KEY=V1,V2,...", help="A setting and its values; may be given several times: all combinations run.")
 @click.option("--seeds", default=1, show_default=True, type=click.IntRange(1), help="Runs of each combination, with seeds from --seed on.")

@@ -117,8 +117,10 @@ Results = Iterator[tuple[Point, Outcome]]
 
 
 def on_processes(sweep: Sweep, points: Sequence[Point], processes: int = 0) -> Results:
-    """Run points in processes, one per processor by default; yields them as they finish. Ending it early ends the processes."""
-    with workers(min(processes or processors(), len(points)) or 1) as pool:
+    """Run points in processes, by default one per processor, one in all for an experiment that wants the machine to itself.
+
+    Yields them as they finish. Ending it early ends the processes."""
+    with workers(min(processes or (1 if sweep.experiment.serial else processors()), len(points)) or 1) as pool:
         futures = {pool.submit(run_point, sweep.which, point, sweep.profile, sweep.sets): point for point in points}
         waiting: set[Future[Outcome]] = set(futures)
         while waiting:

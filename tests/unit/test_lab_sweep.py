@@ -258,6 +258,16 @@ def test_no_process_outlives_a_sweep_that_is_ended_from_outside(toy: str, tmp_pa
         assert len(rows(tmp_path / "out.csv")) == len(journal.read_text().splitlines()) - 1
 
 
+def test_an_experiment_that_wants_the_machine_to_itself_has_one_process(toy: str) -> None:
+    before = set(multiprocessing.active_children())
+    planned = plan(toy, {}, range(4), ["plain"], [("nap", "100")])
+    planned.experiment.serial = True
+    results = on_processes(planned, planned.points)
+    next(results)
+    assert len(set(multiprocessing.active_children()) - before) == 1
+    results.close()  # type: ignore[attr-defined]
+
+
 # --- the command ---
 
 
