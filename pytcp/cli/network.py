@@ -12,6 +12,7 @@ import os
 import socket
 import struct
 import subprocess
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -246,10 +247,14 @@ def _flags(name: str) -> int:
         return int(struct.unpack_from("H", fcntl.ioctl(control, SIOCGIFFLAGS, struct.pack("16s24x", name.encode())), 16)[0])
 
 
+def _speaker() -> str:
+    ctx = click.get_current_context(silent=True)
+    return ctx.command_path if ctx is not None else "pytcp"
+
+
 def say(text: str) -> None:
     """A line on standard error that says which command speaks."""
-    ctx = click.get_current_context(silent=True)
-    click.echo(f"{ctx.command_path if ctx is not None else 'pytcp'}: {text}", err=True)
+    click.echo(f"{_speaker()}: {text}", err=True)
 
 
 def _adopt(fd: int) -> Link:
@@ -307,6 +312,9 @@ async def _peer_command(where: Where, testbed: Testbed | None) -> AsyncIterator[
         yield
         return
     child: subprocess.Popen[bytes] = testbed.popen(["sh", "-c", where.peer], env=environment(testbed))
+    ours = threading.Event()  # from then on its end is our doing
+    watcher = threading.Thread(target=_watch, args=(child, ours, _speaker()), daemon=True)
+    watcher.start()
     import trio
 
     try:
@@ -314,8 +322,16 @@ async def _peer_command(where: Where, testbed: Testbed | None) -> AsyncIterator[
         with trio.move_on_after(LAST_WORDS):
             while child.poll() is None:
                 await trio.sleep(0.01)
-        if child.returncode:
-            ended = f"by signal {-child.returncode}" if child.returncode < 0 else f"with status {child.returncode}"
-            say(f"the --peer command ended {ended}")
+        if child.returncode is not None:
+            watcher.join(LAST_WORDS)
     finally:
+        ours.set()
         testbed.stop(child)
+
+
+def _watch(child: subprocess.Popen[bytes], ours: threading.Event, speaker: str) -> None:
+    """Say it as soon as a --peer command has failed: a server would wait for ever for who was to come."""
+    status = child.wait()
+    if status and not ours.is_set():
+        ended = f"by signal {-status}" if status < 0 else f"with status {status}"
+        click.echo(f"{speaker}: the --peer command ended {ended}", err=True)

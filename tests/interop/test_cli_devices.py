@@ -84,11 +84,21 @@ def test_another_kind_of_device_is_refused(namespace: Namespace) -> None:
 
 
 def test_the_status_of_a_peer_command_that_failed_is_told() -> None:
-    done = pytcp("ping", "-c", "1", "--peer", "exit 3")
+    done = pytcp("ping", "-c", "2", "-i", "0.3", "--peer", "exit 3")
     assert done.returncode == 0
     assert "pytcp ping: the --peer command ended with status 3" in done.stderr
     done = pytcp("ping", "-c", "1", "--peer", "exit 0")
     assert "--peer" not in done.stderr
+
+
+def test_a_server_whose_client_failed_says_so_while_it_waits() -> None:
+    command = [sys.executable, "-m", "pytcp", "iperf3", "-s", "-1", "--peer", "kill -9 $$"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        assert child.stderr.readline().startswith("testbed:")
+        assert child.stderr.readline() == "pytcp iperf3: the --peer command ended by signal 9\n"
+        child.send_signal(signal.SIGINT)
+        assert child.wait(timeout=20) == 130
 
 
 def test_a_scan_waits_for_a_peer_command_that_is_only_starting(program: Program) -> None:
