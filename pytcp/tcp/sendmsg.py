@@ -32,7 +32,7 @@ from .const import (
     SF_SYN_RECV,
     SF_SYN_SENT,
 )
-from .skb import Buffer, Skb
+from .skb import PAGE_LEAST, Buffer, Skb
 
 if TYPE_CHECKING:
     from .sock import Sock
@@ -106,8 +106,14 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
         copy = size - done
         if copy > room:
             copy = room
-        if page.skb is skb and copy <= page.left:
-            page.left -= copy
+        left = page.left - copy
+        if page.skb is skb and left >= 0:
+            page.left = left
+        elif not skb.nr_frags and left >= PAGE_LEAST:
+            # PageFrag.take for what a small write does
+            page.skb = skb
+            page.left = left
+            skb.nr_frags = 1
         else:
             copy = page.take(skb, copy, sk.sysctl.max_skb_frags)
             if not copy:

@@ -128,7 +128,7 @@ class Skb:
 
 MAX_SKB_FRAGS = 17
 PAGE_FRAG = 32768  # bytes of the page a program's writes are copied into, one after the other (order 3)
-LEAST = 32  # a page with less room is given up
+PAGE_LEAST = 32  # a page with less room is given up
 
 
 class PageFrag:
@@ -160,7 +160,7 @@ class PageFrag:
                 break
             pieces += 1
             left += PAGE_FRAG
-        if left < LEAST:
+        if left < PAGE_LEAST:
             left = PAGE_FRAG
             self.skb = None
         self.left = left
