@@ -8,7 +8,7 @@ import pytest
 
 from pytcp.clock.virtual import VirtualRuntime
 from pytcp.link.pipe import ALL_FEATURES, pipe_pair
-from pytcp.net import sysctl, tcp_host
+from pytcp.net import sysctl, tcp_output
 from pytcp.net.stack import Stack
 from pytcp.tcp import api
 from pytcp.tcp.const import CLOSE, ESTABLISHED
@@ -83,13 +83,13 @@ def test_a_batch_of_completions_calls_the_socket_once_and_behind_it(monkeypatch:
     runtime.run_for(20 * MS)
     api.accept(listener)
     charged: list[int] = []
-    handler = tcp_host.handler
+    handler = tcp_output.handler
 
     def noting(sk: Sock) -> None:
         charged.append(sk.wmem_alloc)
         handler(sk)
 
-    monkeypatch.setattr(tcp_host, "handler", noting)
+    monkeypatch.setattr(tcp_output, "handler", noting)
     client.snd_cwnd, client.pacing_rate = 100, 1
     first.now()
     api.sendmsg(client, DATA[:40_000])
