@@ -242,7 +242,7 @@ class VirtualSide(StackSide):
         super().__init__(config, runtime, self.wire)
         self.virtual = runtime
         self.held: HeldRing | None = None
-        self.spaced = SpacedRing(self.wire, self.heap, self.stack.completed)
+        self.spaced = SpacedRing(self.wire, self.heap, self.stack.orphaned)
         self.spaced.look = self.stack.now
         self.replace_ring(self.spaced)
 
@@ -296,7 +296,7 @@ class VirtualSide(StackSide):
 
     def hold(self) -> None:
         """Frames wait from now on until `release`."""
-        self.held = HeldRing(self.wire, self.virtual.heap, self.stack.completed)
+        self.held = HeldRing(self.wire, self.virtual.heap, self.stack.orphaned)
         self.replace_ring(self.held)
 
     def release(self) -> None:
