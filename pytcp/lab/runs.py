@@ -70,7 +70,8 @@ def run_all(
             finished(name)
         return Result(chosen, seed, profile, outcomes)
     with workers(min(processes or processors(), len(names))) as pool:
-        futures = {pool.submit(run_variant, which, name, seed, profile, sets, *files[name]): name for name in names}
+        with starting():
+            futures = {pool.submit(run_variant, which, name, seed, profile, sets, *files[name]): name for name in names}
         done = {}
         for future in as_completed(futures):
             done[futures[future]] = future.result()
@@ -112,6 +113,17 @@ def file_of(path: str, variant: str, count: int) -> str:
 def processors() -> int:
     """How many processors this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """Around `submit`, which starts the processes: Ctrl-C waits, and what is started never hears it. One that did, half started, would
+    print a traceback and break the pool."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import pytcp
 
 from .experiment import Experiment, ExperimentError, Setting, load, run_variant
-from .runs import processors, workers
+from .runs import processors, starting, workers
 from .units import nearest
 
 NO_DASK = "sweeps on a cluster need Dask: pip install 'pytcp-stack[dask]'"
@@ -121,7 +121,8 @@ def on_processes(sweep: Sweep, points: Sequence[Point], processes: int = 0) -> R
 
     Yields them as they finish. Ending it early ends the processes."""
     with workers(min(processes or (1 if sweep.experiment.serial else processors()), len(points)) or 1) as pool:
-        futures = {pool.submit(run_point, sweep.which, point, sweep.profile, sweep.sets): point for point in points}
+        with starting():
+            futures = {pool.submit(run_point, sweep.which, point, sweep.profile, sweep.sets): point for point in points}
         waiting: set[Future[Outcome]] = set(futures)
         while waiting:
             finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)

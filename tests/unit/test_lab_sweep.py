@@ -258,6 +258,18 @@ def test_no_process_outlives_a_sweep_that_is_ended_from_outside(toy: str, tmp_pa
         assert len(rows(tmp_path / "out.csv")) == len(journal.read_text().splitlines()) - 1
 
 
+def test_processes_never_hear_a_ctrl_c_not_even_while_they_start(toy: str) -> None:
+    before = set(multiprocessing.active_children())
+    planned = plan(toy, {}, range(4), ["plain"], [("nap", "100")])
+    results = on_processes(planned, planned.points, 2)
+    next(results)
+    for child in set(multiprocessing.active_children()) - before:
+        [blocked] = [line.split()[1] for line in Path(f"/proc/{child.pid}/status").read_text().splitlines() if line.startswith("SigBlk:")]
+        assert int(blocked, 16) >> (signal.SIGINT - 1) & 1
+    results.close()  # type: ignore[attr-defined]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])  # we do
+
+
 def test_an_experiment_that_wants_the_machine_to_itself_has_one_process(toy: str) -> None:
     before = set(multiprocessing.active_children())
     planned = plan(toy, {}, range(4), ["plain"], [("nap", "100")])
