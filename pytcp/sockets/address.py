@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import socket as stdlib
+import struct
 from typing import Any
 
 AF_INET = int(stdlib.AF_INET)
@@ -116,6 +117,19 @@ def build(family: int, raw: bytes, port: int, scope: int = 0) -> SockAddr:
     if len(raw) == 4:
         raw = MAPPED_PREFIX + raw
     return (show(raw or bytes(16)), port, 0, scope)
+
+
+def peername(address: SockAddr, buflen: int) -> int | bytes:
+    """SO_PEERNAME: a program's address tuple as a struct sockaddr, its first int without `buflen`. Raises OSError EINVAL for
+    a buffer longer than it."""
+    host = stdlib.inet_pton(AF_INET if len(address) == 2 else AF_INET6, address[0].partition("%")[0])
+    if len(address) == 2:
+        raw = struct.pack("=H", AF_INET) + struct.pack(">H4s8x", address[1], host)
+    else:
+        raw = struct.pack("=H", AF_INET6) + struct.pack(">H4s16s", address[1], bytes(4), host) + struct.pack("=I", address[3])
+    if buflen > len(raw):
+        raise oserror(errno.EINVAL, f"a struct sockaddr has {len(raw)} bytes")
+    return raw[:buflen] if buflen else int.from_bytes(raw[:4], "little")
 
 
 def host_port(host: str, port: int) -> str:

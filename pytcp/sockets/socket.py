@@ -22,7 +22,7 @@ from pytcp.tcp.timestamping import OPT_STATS, ORIGIN_TIMESTAMPING, SOFTWARE
 from pytcp.wire.addr import is_link_local
 
 from . import arguments, cmsg
-from .address import AF_INET, AF_INET6, SockAddr, build, host_port, oserror, parse
+from .address import AF_INET, AF_INET6, SockAddr, build, host_port, oserror, parse, peername
 from .cmsg import MSG_ERRQUEUE, Ancillary
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ SO_REUSEADDR = int(stdlib.SO_REUSEADDR)
 SO_ACCEPTCONN = int(stdlib.SO_ACCEPTCONN)
 SO_LINGER = int(stdlib.SO_LINGER)
 SO_DOMAIN = int(stdlib.SO_DOMAIN)
+SO_PEERNAME = 28
 IPPROTO_TCP = int(stdlib.IPPROTO_TCP)
 IPPROTO_IPV6 = int(stdlib.IPPROTO_IPV6)
 IPV6_V6ONLY = int(stdlib.IPV6_V6ONLY)
@@ -417,6 +418,8 @@ class Socket:
         if (level, option) == (SOL_SOCKET, SO_DOMAIN):
             # the engine knows only what the connection speaks, which may be IPv4 on an IPv6 socket
             return self.family if not buflen else self.family.to_bytes(4, "little")[:buflen]
+        if (level, option) == (SOL_SOCKET, SO_PEERNAME):
+            return peername(self.getpeername(), buflen)
         return api.getsockopt(sk, level, option, buflen)
 
     def info(self) -> TcpInfo:

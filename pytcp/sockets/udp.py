@@ -22,7 +22,7 @@ from pytcp.tcp.const import POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, RCV_SH
 from pytcp.wire.addr import is_link_local
 
 from . import arguments, cmsg, udp_options
-from .address import AF_INET, AF_INET6, MAPPED_PREFIX, SockAddr, build, host_port, oserror, parse
+from .address import AF_INET, AF_INET6, MAPPED_PREFIX, SockAddr, build, host_port, oserror, parse, peername
 from .cmsg import MSG_ERRQUEUE, Ancillary
 
 if TYPE_CHECKING:
@@ -337,6 +337,8 @@ class DatagramSocket:
     def getsockopt(self, level: int, option: int, buflen: int = 0) -> int | bytes:
         """The value of an option: an int, or with `buflen` the bytes Linux would copy out."""
         level, option, buflen = arguments.query(level, option, buflen)
+        if (level, option) == (udp_options.SOL_SOCKET, udp_options.SO_PEERNAME):
+            return peername(self.getpeername(), buflen)
         return udp_options.getsockopt(self, self.check_open(), level, option, buflen)
 
     def interface_of(self, index: int) -> Interface:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import socket as stdlib
+import struct
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from pytcp.link.pipe import pipe_pair
 from pytcp.sockets.open import open_stack, run_virtual
 from pytcp.sockets.socket import Socket
 
-from .streams import runtime
+from .streams import B4, B6, PORT, World, runtime, simulate
 
 MEASURED = Path(__file__).parents[1] / "data" / "socket_option_numbers.txt"
 VALUES = (-1, 0, 1, 2, 255, 256)
@@ -29,7 +31,6 @@ DIFFERENT: dict[int, dict[str, set[int]]] = {
     1: {
         "time stamps of the old kinds and their 64 bits, transmit times": {29, 35, 37, 61, 63, 64, 65},
         "filters, Unix sockets and namespaces of the kernel": {59, 68, 70, 71, 76, 77, 80, 83},
-        "the address of the peer": {28},
         "the cookie is random": {57},
     },
     6: {
@@ -75,6 +76,24 @@ def answer(make: Callable[[], Socket], level: int, number: int) -> str:
     pairs = [f"{result}>{tried(lambda sock=sock: sock.getsockopt(level, number))}" for result, sock in map(sets, VALUES)]
     both = pairs[0] if len(set(pairs)) == 1 else "|".join(pairs)
     return f"{got} {whole} {both} {sets(b'')[0]} {sets(bytes([1]))[0]}"
+
+
+def test_the_peers_address_is_a_struct_sockaddr_and_no_buffer_may_be_longer() -> None:
+    async def program(world: World) -> None:
+        for host, size in ((B4, 16), (B6, 28)):
+            stream, _ = await world.pair(host)
+            datagrams = world.a.datagram_socket(stream.socket.family)
+            assert tried(partial(datagrams.getsockopt, 1, 28, 16)) == "ENOTCONN"
+            datagrams.connect((host, PORT))
+            for sock in (stream.socket, datagrams):
+                raw = sock.getsockopt(1, 28, size)
+                assert isinstance(raw, bytes) and len(raw) == size
+                assert raw[:4] == struct.pack("=H", sock.family) + struct.pack(">H", PORT)
+                assert stdlib.inet_ntop(sock.family, raw[4:8] if size == 16 else raw[8:24]) == host
+                assert tried(partial(sock.getsockopt, 1, 28, size + 1)) == "EINVAL"
+                assert sock.getsockopt(1, 28, 4) == raw[:4]
+
+    simulate(program)
 
 
 @pytest.mark.parametrize("level", [0, 1, 6, 17, 41])
