@@ -27,6 +27,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from pytcp.cli.main import cli
+from pytcp.lab.experiment import load
 from pytcp.lab.record import Record
 from pytcp.lab.report import write_html
 from tests.sim.recorded import bulk
@@ -298,7 +299,7 @@ def test_the_report_of_an_experiment_opens_with_its_senders_and_its_figures(brow
     page = Page(browser, path)
     assert {trace["meta"]["track"] for trace in page.traces(panel="sequence")} == {"65-never: server", "128-never: server"}
     seconds = page.script("return [...document.querySelectorAll('tbody tr')][0].innerText").split("\t")
-    assert seconds[0] == "10 MB downloaded in (s)"
+    assert seconds[0] == load("scaling-ratio").figures[0].label
     assert [float(seconds[place]) for place in (1, 3)] == [40, 22]  # published
     # the window that was offered bounds what is sent: half of it with half of the share
     widest = [max(page.traces(panel="windows", track=f"{name}: server", line=name)[0]["y"]) for name in ("65-never", "128-never")]
