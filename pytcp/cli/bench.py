@@ -34,6 +34,7 @@ ROWS = (
     Row("connect + close per s", "conn_per_s", "{:,.0f}", ">= 2,500"),
     Row("bytes per idle connection", "idle_bytes_per_conn", "{:,.0f}", "about 4,000"),
     Row("processor share, all idle", "idle_cpu", "{:.2%}", "near 0"),
+    Row("full garbage collection (ms)", "idle_gc_ms", "{:.0f}", ""),
     Row("checksum of 64 KiB (Gbit/s)", "checksum_gbps", "{:.1f}", ""),
     Row("the same in pure Python (Gbit/s)", "checksum_py_gbps", "{:.1f}", ""),
 )

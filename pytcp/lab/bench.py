@@ -177,7 +177,7 @@ def _resident() -> int:
 
 def measure_idle(programs: Programs, count: int, seconds: float) -> Result:
     """Memory of `count` accepted connections that say nothing (growth of the resident set, program's streams included, one
-    task for all), and the share of a processor they cost while they stay for `seconds`."""
+    task for all), the share of a processor they cost while they stay for `seconds`, and what one full garbage collection costs."""
     mode = Mode("idle", services.DISCARD, count, {})
     with Testbed() as tb:
 
@@ -194,13 +194,15 @@ def measure_idle(programs: Programs, count: int, seconds: float) -> Result:
                 if len(held) < count:
                     raise TestbedError(errno.ETIMEDOUT, f"only {len(held)} of {count} connections came")
                 await trio.sleep(1)
+                cpu = time.process_time()
                 gc.collect()
+                collected = time.process_time() - cpu
                 grown = _resident() - before
                 cpu, start = time.process_time(), time.monotonic()
                 await trio.sleep(seconds)
                 idle_cpu = (time.process_time() - cpu) / (time.monotonic() - start)
                 tb.stop(child)
-                return {"idle_bytes_per_conn": grown / count, "idle_cpu": idle_cpu, "idle_connections": count}
+                return {"idle_bytes_per_conn": grown / count, "idle_cpu": idle_cpu, "idle_gc_ms": collected * 1e3, "idle_connections": count}
 
         return trio.run(program)
 

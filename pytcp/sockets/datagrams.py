@@ -36,7 +36,7 @@ class UdpEndpoint(trio.abc.AsyncResource):
     def __init__(self, socket: DatagramSocket) -> None:
         self.socket = socket
         self._waiter = Waiter()
-        socket.notify = self._waiter.notify
+        socket.notify = self._waiter
 
     def _error(self, exc: OSError) -> BaseException:
         return trio.ClosedResourceError("this endpoint was already closed") if exc.errno == errno.EBADF else exc

@@ -229,7 +229,7 @@ class TrioStack:
         await trio.lowlevel.checkpoint_if_cancelled()
         socket = Socket(self, family)
         waiter = Waiter()
-        socket.notify = waiter.notify
+        socket.notify = waiter
         try:
             if prepare is not None:
                 prepare(socket)

@@ -54,7 +54,7 @@ class TcpStream(trio.abc.HalfCloseableStream):
         self._sending = False
         self._eof_sent = False
         self._failure: OSError | None = None
-        socket.notify = self._waiter.notify
+        socket.notify = self._waiter
         if nodelay is not None:
             socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, int(nodelay))
 
@@ -210,7 +210,7 @@ class TcpListener(trio.abc.Listener[TcpStream]):
         if nodelay is not None:
             socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, int(nodelay))
         self._waiter = Waiter()
-        socket.notify = self._waiter.notify
+        socket.notify = self._waiter
 
     async def accept(self) -> TcpStream:
         """The next connection, sleeping until there is one.

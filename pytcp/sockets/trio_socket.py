@@ -59,7 +59,7 @@ class TrioSocket(trio.socket.SocketType):
         self._waiter = Waiter()
         self._stands_for: stdlib.socket | None = None
         self._token = trio.lowlevel.current_trio_token()
-        sock.notify = self._waiter.notify
+        sock.notify = self._waiter
 
     def __del__(self) -> None:
         if getattr(self, "_number", -1) < 0:

@@ -38,8 +38,8 @@ class Waiter:
         self.reader: Task | None = None
         self.writer: Task | None = None
 
-    def notify(self, mask: int) -> None:
-        """Wake who waits for one of the readiness bits in `mask` (`POLLIN`, ...)."""
+    def __call__(self, mask: int) -> None:
+        """Wake who waits for one of the readiness bits in `mask` (`POLLIN`, ...): a socket's `notify`, without a bound method for each."""
         task = self.reader
         if task is not None and mask & READ_EVENTS:
             self.reader = None

@@ -76,11 +76,15 @@ def update_rtt_min(sk: Sock, rtt_us: int, maybe_delayed: bool) -> None:
     now = sk.host.now_ns // tick
     # no time at all cannot have passed: it counts as a tick
     rtt_us = rtt_us or tick // 1000
-    if sk.rtt_min is None:
-        sk.rtt_min = WindowedMin(now, rtt_us)
+    known = sk.rtt_min
+    if known is None:
+        # one sample needs no filter yet, only its time: many connections never see a second
+        sk.rtt_min = now
         sk.min_rtt_us = rtt_us
     else:
-        sk.min_rtt_us = sk.rtt_min.update(sk.sysctl.tcp_min_rtt_wlen * sk.sysctl.hz, now, rtt_us)
+        if type(known) is int:
+            known = sk.rtt_min = WindowedMin(known, sk.min_rtt_us)
+        sk.min_rtt_us = known.update(sk.sysctl.tcp_min_rtt_wlen * sk.sysctl.hz, now, rtt_us)
 
 
 def rtt_estimator(sk: Sock, mrtt_us: int) -> None:

@@ -320,7 +320,7 @@ class Sock:
         self.rto_ns = 1_000_000_000
         self.rto_min_us = -(-sysctl.tcp_rto_min_us * 1000 // sysctl.tick_ns) * sysctl.tick_ns // 1000  # whole ticks, as the kernel keeps it
         self.rto_max_ns = sysctl.tcp_rto_max_ms * 1_000_000
-        self.rtt_min: Any = None  # windowed minimum, made with the first sample
+        self.rtt_min: Any = None  # windowed minimum; of the first sample its time only
         self.min_rtt_us = 0xFFFFFFFF  # its value; all ones before the first sample
         self.backoff = 0
         self.retransmits = 0

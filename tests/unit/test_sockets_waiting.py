@@ -26,7 +26,7 @@ def test_a_read_event_wakes_the_reader(event: int) -> None:
             nursery.start_soon(waiter.park_reader)
             await trio.testing.wait_all_tasks_blocked()
             assert waiter.reader is not None
-            waiter.notify(event)
+            waiter(event)
             assert waiter.reader is None
 
     run(main)
@@ -39,7 +39,7 @@ def test_a_write_event_wakes_the_writer(event: int) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(waiter.park_writer)
             await trio.testing.wait_all_tasks_blocked()
-            waiter.notify(event)
+            waiter(event)
             assert waiter.writer is None
 
     run(main)
@@ -52,10 +52,10 @@ def test_an_event_of_the_other_direction_wakes_nobody() -> None:
             nursery.start_soon(waiter.park_reader)
             nursery.start_soon(waiter.park_writer)
             await trio.testing.wait_all_tasks_blocked()
-            waiter.notify(POLLOUT)
+            waiter(POLLOUT)
             assert waiter.reader is not None
             await trio.testing.wait_all_tasks_blocked()
-            waiter.notify(POLLIN)
+            waiter(POLLIN)
             assert waiter.writer is None
 
     run(main)
@@ -75,7 +75,7 @@ def test_several_notices_before_the_task_runs_are_one_wake_up() -> None:
             nursery.start_soon(reader)
             await trio.testing.wait_all_tasks_blocked()
             for _ in range(3):
-                waiter.notify(POLLIN)
+                waiter(POLLIN)
 
     run(main)
     assert runs == ["woken"]
@@ -85,7 +85,7 @@ def test_a_notice_without_a_sleeper_is_forgotten_because_the_level_tells() -> No
     async def main() -> None:
         waiter = Waiter()
         level = 0
-        waiter.notify(POLLIN)
+        waiter(POLLIN)
         with trio.move_on_after(1) as scope:
             await waiter.until_readable(lambda: level)
         assert scope.cancelled_caught
@@ -110,10 +110,10 @@ def test_a_stale_wake_costs_one_look_and_the_wait_goes_on() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(waiter.until_writable, poll)
             await trio.testing.wait_all_tasks_blocked()
-            waiter.notify(POLLOUT)
+            waiter(POLLOUT)
             await trio.testing.wait_all_tasks_blocked()
             level = POLLOUT
-            waiter.notify(POLLOUT)
+            waiter(POLLOUT)
 
     run(main)
     assert looks == [0, 0, POLLOUT]
@@ -146,7 +146,7 @@ def test_a_second_task_in_the_same_direction_is_told_that_it_is_busy() -> None:
             with pytest.raises(trio.BusyResourceError, match="writing"):
                 await waiter.park_writer()
             # the first ones still sleep and can be woken
-            waiter.notify(POLLIN | POLLOUT)
+            waiter(POLLIN | POLLOUT)
 
     run(main)
 
@@ -159,11 +159,11 @@ def test_cancellation_leaves_the_place_free() -> None:
                 await park()
         assert waiter.reader is None
         assert waiter.writer is None
-        waiter.notify(POLLIN | POLLOUT)
+        waiter(POLLIN | POLLOUT)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(waiter.park_reader)
             await trio.testing.wait_all_tasks_blocked()
-            waiter.notify(POLLIN)
+            waiter(POLLIN)
 
     run(main)
 
@@ -182,7 +182,7 @@ def test_a_wake_wins_over_a_cancellation_that_comes_after_it() -> None:
             scope = trio.CancelScope()
             nursery.start_soon(reader, scope)
             await trio.testing.wait_all_tasks_blocked()
-            waiter.notify(POLLIN)
+            waiter(POLLIN)
             scope.cancel()
         assert outcome == ["woken"]
 
