@@ -385,8 +385,6 @@ def _same(want: Opt, got: Opt, flow: Flow, tick_ns: int, slack_ns: int) -> bool:
     return want == got
 
 
-
-
 def _compare_ip(want: IpInfo, live: Live, found: list[Difference]) -> None:
     names = {bits: name for name, bits in _ECN_BITS.items()}
     if want.ecn is not None:

@@ -133,8 +133,8 @@ class Runner:
             return
         self._until(self.target.now() + self.setup.tolerance_ns)
         extra = self._next(None, None)
-        if extra is not None and self.flow is not None:
-            name = self._describe(extra, self.flow)
+        if extra is not None:
+            name = self._describe(extra, self._flow_of(extra))
             raise Mismatch(f"the script is over, and the stack sent {name}", last.where, with_trace(f"  unexpected: {name}", self._all_traced()))
 
     def _shell(self, command: Command, where: Where | None, cleanup: bool) -> None:
@@ -344,6 +344,7 @@ class Runner:
         return None
 
     def _mine(self, live: Live, packet: TcpPacket | None) -> bool:
+        """Whether a packet is what `packet` speaks of; without one: whether the end of the script may not have it."""
         pair = (live.header.sport, live.header.dport)
         if packet is not None and packet.ports is not None:
             if pair != packet.ports:
@@ -356,14 +357,25 @@ class Runner:
         if flow is not None and (flow.local_port, flow.remote_port) == pair and not fresh:
             return True
         known = any((other.local_port, other.remote_port) == pair for other in self.flows)
+        if packet is None:
+            return not known
         if not known and is_syn(live):
-            if packet is not None:
-                self.calls.connects = 0
-                flow = self._new_flow(*pair)
-                if self.calls.fds.sockets:
-                    self._owner[self.calls.fds.sockets[-1]] = flow
-            return packet is not None or flow is not None
+            self.calls.connects = 0
+            flow = self._new_flow(*pair)
+            if self.calls.fds.sockets:
+                self._owner[self.calls.fds.sockets[-1]] = flow
+            return True
         return False
+
+    def _flow_of(self, live: Live) -> Flow:
+        """The connection of a packet of the stack, a new one if need be."""
+        pair = live.header.sport, live.header.dport
+        known = next((flow for flow in self.flows if (flow.local_port, flow.remote_port) == pair), None)
+        if known is None:
+            known = self._new_flow(*pair)
+            if live.header.flags & SYN:
+                known.learn(live.header.seq, 0)
+        return known
 
     def _expect(self, event: Event) -> None:
         action = event.action
@@ -459,16 +471,23 @@ class Runner:
         if header.flags & ACK:
             text += f" ack {ack}"
         options = decode_options(header, flow)
-        return f"{text} win {header.window}" + (f" {options_text(options)}" if options else "") + f" at {seconds(live.time_ns)}"
+        text += f" win {header.window}" + (f" urg {header.urg_ptr}" if header.urg_ptr else "")
+        return text + (f" {options_text(options)}" if options else "") + f" at {seconds(live.time_ns)}"
 
 
 def _line(packet: TcpPacket) -> str:
     """A packet of the script as it was written, tidied."""
-    text = f"{flags_text(flags_of(packet), packet.ace is not None)} {packet.seq}:{packet.seq + packet.length & M32}({packet.length})"
+    ip = packet.ip
+    said = [ip.ecn] if ip.ecn is not None else []
+    said += [f"{name} {value}" for name, value in (("tos", ip.tos), ("ttl", ip.ttl), ("flowlabel", ip.flowlabel)) if value is not None]
+    text = f"[{', '.join(said)}] " if said else ""
+    text += f"{flags_text(flags_of(packet), packet.ace is not None)} {packet.seq}:{packet.seq + packet.length & M32}({packet.length})"
     if packet.ack is not None:
         text += f" ack {packet.ack}"
     if packet.window is not None:
         text += f" win {packet.window}"
+    if packet.urg is not None:
+        text += f" urg {packet.urg}"
     if isinstance(packet.options, tuple) and packet.options:
         text += f" {options_text(packet.options)}"
     return text

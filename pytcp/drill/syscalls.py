@@ -482,13 +482,24 @@ class Syscalls:
         return Prepared(self.target.calls.epoll_wait, (self._fd(call, where), most, number(call.args[3], where)), len, check)
 
 
+def poll_names(mask: int) -> str:
+    """Readiness bits as poll() has them, `POLLIN|POLLOUT`."""
+    return "|".join(f"POLL{name}" for name in _events(mask).split("|")) if mask and not mask & ~_KNOWN else hex(mask) if mask else "0"
+
+
+def epoll_names(mask: int) -> str:
+    """Readiness bits as epoll has them: the same ones."""
+    return poll_names(mask).replace("POLL", "EPOLL")
+
+
+_NAMED = ("POLLIN", "POLLPRI", "POLLOUT", "POLLERR", "POLLHUP", "POLLRDHUP")
+_KNOWN = sum(int(getattr(select, name)) for name in _NAMED)
+
+
 def _events(mask: int) -> str:
-    """Readiness bits by name."""
-    names = [name[4:] for name in ("POLLIN", "POLLPRI", "POLLOUT", "POLLERR", "POLLHUP", "POLLRDHUP") if mask & getattr(select, name)]
-    known = 0
-    for name in names:
-        known |= getattr(select, f"POLL{name}")
-    rest = mask & ~known
+    """Readiness bits by name, for people."""
+    names = [name[4:] for name in _NAMED if mask & getattr(select, name)]
+    rest = mask & ~_KNOWN
     return "|".join(names + ([hex(rest)] if rest else [])) or "0"
 
 

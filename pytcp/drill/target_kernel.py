@@ -50,7 +50,7 @@ READ_SIZE = 65536 + _VNET.size
 SPIN_NS = 200_000  # the last stretch before a time is waited for by looking at the clock
 PATIENCE_NS = 50_000_000  # on a busy machine a thread starts late
 SWITCH_S = 0.0002
-COMMAND_TIMEOUT = 60.0
+COMMAND_TIMEOUT = 60.0  # real seconds of one command, or --timeout if that is less
 CONGESTION = "cubic"
 TCP_INFO_SIZE = 512
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -239,15 +239,16 @@ class KernelTarget:
         if "ethtool" in text and shutil.which("ethtool", path=path) is None:
             here = shlex.quote(str(Path(pytcp.__file__).parent.parent))
             text = f"ethtool() {{ PYTHONPATH={here} {shlex.quote(sys.executable)} -m pytcp.drill.ethtool \"$@\"; }}\n{text}"
+        limit_s = min(COMMAND_TIMEOUT, max(self.setup.timeout_s, 1.0))
         folder = self.setup.folder if str(self.setup.folder) not in ("", ".") else None
         with subprocess.Popen(
             [program, "-c", text], cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
         ) as child:
             try:
-                out, _ = child.communicate(timeout=COMMAND_TIMEOUT)
+                out, _ = child.communicate(timeout=limit_s)
             except subprocess.TimeoutExpired:
                 os.killpg(child.pid, 9)
-                raise Mismatch(f"command {_short(text)!r} ran for more than {COMMAND_TIMEOUT:g} s") from None
+                raise Mismatch(f"command {_short(text)!r} ran for more than {limit_s:g} s") from None
         if child.returncode:
             said = out.decode(errors="replace").strip()
             raise Mismatch(f"command {_short(text)!r} failed with status {child.returncode}", report=f"  {said[-500:]}" if said else "")

@@ -27,7 +27,7 @@ from pytcp.tcp.info import TcpInfo
 
 from .blocking import Sleeper, Waits
 from .constants import NAMES
-from .errors import Unsupported
+from .errors import Mismatch, Unsupported
 from .interpreter import Shell
 from .script import Packet, TcpPacket
 from .target import Addr, Null, Pending, Setup
@@ -128,6 +128,7 @@ class PytcpTarget:
         self.runtime = VirtualRuntime()
         self.runtime.heap.now_ns = BOOT_NS
         self.wire = Wire(self.runtime.heap, setup.mtu)
+        self.wire.start_ns = BOOT_NS
         self.captured = self.wire.captured
         self.stack: Stack
         self.shells: Shell
@@ -218,6 +219,8 @@ class PytcpTarget:
 
     def shell(self, text: str, cleanup: bool) -> None:
         for delay_ns in self.shells.run(text):
+            if self.now() + delay_ns > self.setup.timeout_s * 1e9:
+                raise Mismatch(f"command {' '.join(text.split())[:200]!r} sleeps beyond the limit of {self.setup.timeout_s:g} s (--timeout)")
             self.wait(self.now() + delay_ns, lambda: False)
 
     def info(self, handle: Descriptor) -> dict[str, int]:

@@ -71,6 +71,33 @@ def test_a_missing_packet_is_waited_for_two_seconds() -> None:
     assert float(found[2]) - float(found[1]) == pytest.approx(2 + 0.5 / 8, abs=1e-5)  # 2 s, and an eighth of the gap
 
 
+def test_a_command_does_not_sleep_beyond_the_limit() -> None:
+    result = verdict("+0 `sleep 100000`", timeout_s=5.0)
+    assert (result.verdict, result.line) == ("fail", 8)
+    assert "--timeout" in result.reason
+    assert verdict("+0 `sleep 4`", timeout_s=5.0).verdict == "pass"
+
+
+def test_a_syn_nobody_expected_fails_at_the_end() -> None:
+    script = "0 socket(..., SOCK_STREAM|SOCK_NONBLOCK, IPPROTO_TCP) = 3\n+0 connect(3, ..., ...) = -1 EINPROGRESS"
+    result = run_text(script, "x.pkt")
+    assert result.verdict == "fail"
+    assert "the script is over, and the stack sent S 0:0(0)" in result.reason
+    assert run_text(script, "x.pkt", settings=Settings(compat=True)).verdict == "pass"
+
+
+@pytest.mark.tap
+def test_a_syn_nobody_expected_fails_at_the_end_on_the_kernel() -> None:
+    script = "0 socket(..., SOCK_STREAM|SOCK_NONBLOCK, IPPROTO_TCP) = 3\n+0 connect(3, ..., ...) = -1 EINPROGRESS"
+    assert "the stack sent S 0:0(0)" in run_text(script, "x.pkt", "kernel").reason
+
+
+def test_a_difference_shows_all_the_script_says() -> None:
+    report = verdict("+0 send(4, ..., 3, MSG_OOB) = 3\n+0 > [ect0, ttl 9] P. 1:4(3) ack 1 urg 7").report
+    assert "expected: [ect0, ttl 9] P. 1:4(3) ack 1 urg 7\n" in report
+    assert "urg 3" in report.split("got:")[1].split("\n")[0]
+
+
 # ---- super-segments
 
 
