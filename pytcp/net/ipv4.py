@@ -205,7 +205,7 @@ def output(
         mib.IpExtOutBcastPkts += 1
         mib.IpExtOutBcastOctets += size
     if ident is None:
-        ident = stack.next_ident(daddr, proto)
+        ident = stack.idents.ipv4(daddr, proto, stack.heap.now_ns // stack.sysctl.tick_ns)
     if ttl == 0:
         ttl = 1 if is_multicast(daddr) else stack.sysctl.ip_default_ttl
     limit = mtu or dst.mtu

@@ -180,7 +180,7 @@ def output(
         mib.Ip6OutTransmits += 1
         dst.neigh.output(TxFrame(head, (), len(head)))
         return 0
-    ident = stack.next_frag_ident()
+    ident = stack.idents.fragment6()
     chunk = limit - 40 - 8 & ~7
     for offset in range(0, len(payload), chunk):
         part = payload[offset : offset + chunk]

@@ -36,6 +36,7 @@ from . import addr as A
 from . import address, arp, icmp, icmpv6, sysctl
 from .counters import Mib
 from .fragments import Reassembly
+from .ident import Idents
 from .interface import Interface
 from .neighbour import NOARP, Neighbour
 from .ping import PingTable
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from .packet import Packet
 
 DSTS = 8192  # cached routes
-IDENTS = 4096  # IPv4 id counters
 
 _LO_MTU = 65536
 IP_MAX_MTU = 0xFFFF  # what the length field of an IPv4 header can say
@@ -111,8 +111,7 @@ class Stack(TcpHost):
         self.raw: list[Callable[[Packet], bool]] = []  # shown every packet; True: it was theirs
         self._dsts: dict[tuple[bytes, bytes, Interface | None], Dst] = {}
         self._dsts_to: dict[bytes, list[Dst]] = {}
-        self._idents: dict[tuple[bytes, int], tuple[int, int]] = {}
-        self._frag_ident = self.random.getrandbits(32)
+        self.idents = Idents(self.random)
         runtime.before_pass.append(self._before_pass)
         runtime.after_pass.append(self._after_pass)
         self.lo = self._add_loopback()
@@ -558,27 +557,6 @@ class Stack(TcpHost):
             mib.Ip6InECT0Pkts += segs
         else:
             mib.Ip6InCEPkts += segs
-
-    def next_ident(self, daddr: bytes, proto: int) -> int:
-        """The next IPv4 id towards a destination for a protocol: a counter with a random start that also
-        runs on a little with time, so that it does not tell how much is sent."""
-        idents = self._idents
-        key = (daddr, proto)
-        tick = self.heap.now_ns // self.sysctl.tick_ns
-        old = idents.pop(key, None)
-        if old is None:
-            if len(idents) >= IDENTS:
-                del idents[next(iter(idents))]
-            value = self.random.getrandbits(16)
-        else:
-            value = old[0] + 1 + (self.random.randrange(tick - old[1]) if tick > old[1] else 0)
-        idents[key] = (value & 0xFFFF, tick)
-        return value & 0xFFFF
-
-    def next_frag_ident(self) -> int:
-        """An id for the fragments of one IPv6 packet."""
-        self._frag_ident = self.random.randrange(1, 1 << 32)
-        return self._frag_ident
 
     def raw_deliver(self, pkt: Packet) -> bool:
         """Show a packet to those who listen to all; whether somebody took it for his."""

@@ -21,7 +21,7 @@ from pytcp.net.datagram import PLAIN, Control, Datagram
 from pytcp.tcp.const import POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, RCV_SHUTDOWN, SEND_SHUTDOWN, SHUTDOWN_MASK
 from pytcp.wire.addr import is_link_local
 
-from . import arguments, cmsg, udp_options
+from . import arguments, cmsg, udp_control, udp_options
 from .address import AF_INET, AF_INET6, MAPPED_PREFIX, SockAddr, build, host_port, oserror, parse, peername
 from .cmsg import MSG_ERRQUEUE, Ancillary
 
@@ -210,7 +210,7 @@ class DatagramSocket:
         control = PLAIN
         if ancdata:
             target = udp.raddr if to is None else to[0]
-            control = udp_options.outgoing(self, udp, ancdata, len(target) == 16 and not target.startswith(MAPPED_PREFIX))
+            control = udp_control.outgoing(self, udp, ancdata, len(target) == 16 and not target.startswith(MAPPED_PREFIX))
         if self._held is not None or self.corked or flags & MSG_MORE:
             self._hold(udp, payload, to, control)
             if self.corked or flags & MSG_MORE:
@@ -285,7 +285,7 @@ class DatagramSocket:
         if flags & MSG_ERRQUEUE:
             return self._recv_error(udp, bufsize, ancbufsize)
         datagram = udp.recv(peek=bool(flags & MSG_PEEK))
-        ancillary, result = cmsg.fit(udp_options.ancillary(self, datagram), ancbufsize)
+        ancillary, result = cmsg.fit(udp_control.ancillary(self, datagram), ancbufsize)
         data = datagram.data
         if len(data) > bufsize:
             result |= MSG_TRUNC

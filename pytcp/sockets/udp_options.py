@@ -1,7 +1,7 @@
 """setsockopt and getsockopt of a UDP socket: Linux's names, ranges and refusals, as measured on 6.18.
 
 Most are a field of the endpoint with a range; some are only remembered, because they mean nothing here
-(SO_PRIORITY, SO_MARK) or because they ask for control data, which `ancillary` makes. What belongs to
+(SO_PRIORITY, SO_MARK) or because they ask for control data, which `udp_control` makes. What belongs to
 features that do not exist here (UDP_SEGMENT, UDP_GRO, time stamps) is ENOPROTOOPT, as from a kernel
 without them.
 """
@@ -11,18 +11,17 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pytcp.net.datagram import MIN_RCVBUF, MIN_SNDBUF, Control
-from pytcp.wire.addr import IP4_ANY, IP4_BROADCAST, is_multicast
+from pytcp.net.datagram import MIN_RCVBUF, MIN_SNDBUF
+from pytcp.wire.addr import IP4_ANY, is_multicast
 
-from .address import AF_INET, AF_INET6, MAPPED_PREFIX, oserror
+from .address import AF_INET, oserror
 
 if TYPE_CHECKING:
-    from pytcp.net.datagram import Datagram, UdpSocket
+    from pytcp.net.datagram import UdpSocket
     from pytcp.net.interface import Interface
 
-    from .cmsg import Ancillary
     from .udp import DatagramSocket
 
 SOL_SOCKET, IPPROTO_IP, IPPROTO_UDP, IPPROTO_IPV6 = 1, 0, 17, 41
@@ -46,11 +45,9 @@ UDP_CORK, UDP_NO_CHECK6_TX, UDP_NO_CHECK6_RX = 1, 101, 102
 
 SOCK_DGRAM = 2
 PMTUDISC_OMIT = 5
-_INT = struct.Struct("=i")
+INT = struct.Struct("=i")
 _MREQ = 8  # struct ip_mreq; ip_mreqn has an interface index behind it
 _IN6_MREQ = 20
-_PKTINFO = 12  # struct in_pktinfo
-_PKTINFO6 = 20
 
 Key = tuple[int, int]
 Setter = Callable[["DatagramSocket", "UdpSocket", int], None]
@@ -64,7 +61,7 @@ def setsockopt(so: DatagramSocket, udp: UdpSocket, level: int, name: int, value:
     _check_level(so, level, errno.ENOPROTOOPT)
     special = _SET_BYTES.get(key)
     if special is not None:
-        special(so, udp, _INT.pack(_signed(value)) if isinstance(value, int) else bytes(value))
+        special(so, udp, INT.pack(_signed(value)) if isinstance(value, int) else bytes(value))
         return
     setter = _SET.get(key)
     if setter is None and level in (IPPROTO_IP, IPPROTO_IPV6):
@@ -72,7 +69,7 @@ def setsockopt(so: DatagramSocket, udp: UdpSocket, level: int, name: int, value:
     if isinstance(value, int):
         number = _signed(value)
     elif len(value) >= 4:
-        number = _INT.unpack_from(value)[0]
+        number = INT.unpack_from(value)[0]
     elif level == IPPROTO_IP and (value or key not in _NOT_EMPTY):
         number = value[0] if value else 0
     elif key in _LENGTH_UNCHECKED:
@@ -90,15 +87,15 @@ def getsockopt(so: DatagramSocket, udp: UdpSocket, level: int, name: int, buflen
     getter = _GET.get((level, name))
     if getter is None:
         raise oserror(errno.ENOPROTOOPT, f"option {name} of level {level}")
-    if (buflen or _INT.size) < _least(udp, level, name):
-        raise oserror(errno.EINVAL, f"a buffer of {buflen or _INT.size} bytes for option {name} of level {level}")
+    if (buflen or INT.size) < _least(udp, level, name):
+        raise oserror(errno.EINVAL, f"a buffer of {buflen or INT.size} bytes for option {name} of level {level}")
     value = getter(so, udp)
     if not buflen:
-        return value if isinstance(value, int) else int(_INT.unpack(value[:4].ljust(4, b"\0"))[0])
+        return value if isinstance(value, int) else int(INT.unpack(value[:4].ljust(4, b"\0"))[0])
     if isinstance(value, int):
         if level == IPPROTO_IP and buflen < 4 and 0 <= value <= 255:
             return bytes((value,))
-        value = _INT.pack(value)
+        value = INT.pack(value)
     return value[:buflen]
 
 
@@ -335,7 +332,7 @@ def _group4(udp: UdpSocket, value: bytes) -> tuple[bytes, Interface]:
     if not is_multicast(group):
         raise oserror(errno.EINVAL, "not a multicast address")
     stack = udp.stack
-    index = _INT.unpack_from(value, 8)[0] if len(value) >= 12 else 0
+    index = INT.unpack_from(value, 8)[0] if len(value) >= 12 else 0
     if index:
         return group, _by_index(udp, index, errno.ENODEV)
     if address != IP4_ANY:
@@ -350,7 +347,7 @@ def _group6(udp: UdpSocket, value: bytes) -> tuple[bytes, Interface]:
     """(group, interface) of a struct ipv6_mreq."""
     if len(value) < _IN6_MREQ:
         raise oserror(errno.EINVAL, f"{len(value)} bytes for a group")
-    group, index = value[:16], _INT.unpack_from(value, 16)[0]
+    group, index = value[:16], INT.unpack_from(value, 16)[0]
     if not is_multicast(group):
         raise oserror(errno.EINVAL, "not a multicast address")
     return group, _by_index(udp, index, errno.ENODEV) if index else _default_device(udp, group)
@@ -390,7 +387,7 @@ def _set_multicast_if(so: DatagramSocket, udp: UdpSocket, value: bytes) -> None:
     """An address, or a struct ip_mreqn."""
     if len(value) < 4:
         raise oserror(errno.EINVAL, f"{len(value)} bytes for an interface")
-    index = _INT.unpack_from(value, 8)[0] if len(value) >= 12 else 0
+    index = INT.unpack_from(value, 8)[0] if len(value) >= 12 else 0
     address = value[4:8] if len(value) >= _MREQ else value[:4]
     if index:
         udp.multicast_dev = _by_index(udp, index, errno.EADDRNOTAVAIL)
@@ -414,102 +411,6 @@ def _set_multicast_if6(so: DatagramSocket, udp: UdpSocket, value: int) -> None:
 
 def _get_multicast_if6(so: DatagramSocket, udp: UdpSocket) -> int:
     return udp.multicast_dev.index if udp.multicast_dev is not None else 0
-
-
-# ---------------------------------------------------------------- control data
-
-
-def ancillary(so: DatagramSocket, datagram: Datagram) -> Ancillary:
-    """The control data that options ask for, in the kernel's order."""
-    kept = so.kept
-    if not kept:
-        return []
-    four = len(datagram.dst) == 4
-    found: Ancillary = []
-    if so.family == AF_INET6:
-        if kept.get((IPPROTO_IPV6, IPV6_RECVPKTINFO)):
-            dst = MAPPED_PREFIX + datagram.dst if four else datagram.dst
-            found.append((IPPROTO_IPV6, IPV6_PKTINFO, dst + _INT.pack(datagram.dev.index)))
-        if not four:
-            if kept.get((IPPROTO_IPV6, IPV6_RECVHOPLIMIT)):
-                found.append((IPPROTO_IPV6, IPV6_HOPLIMIT, _INT.pack(datagram.ttl)))
-            if kept.get((IPPROTO_IPV6, IPV6_RECVTCLASS)):
-                found.append((IPPROTO_IPV6, IPV6_TCLASS, _INT.pack(datagram.tos)))
-    if four:
-        if kept.get((IPPROTO_IP, IP_PKTINFO)):
-            stack = datagram.dev.stack
-            group = is_multicast(datagram.dst) or datagram.dst == IP4_BROADCAST or datagram.dst in stack.broadcast4
-            local = datagram.dev.primary4 if group and datagram.dev.addresses4 else datagram.dst
-            found.append((IPPROTO_IP, IP_PKTINFO, _INT.pack(datagram.dev.index) + local + datagram.dst))
-        if kept.get((IPPROTO_IP, IP_RECVTTL)):
-            found.append((IPPROTO_IP, IP_TTL, _INT.pack(datagram.ttl)))
-        if kept.get((IPPROTO_IP, IP_RECVTOS)):
-            found.append((IPPROTO_IP, IP_TOS, bytes((datagram.tos,))))
-    return found
-
-
-_ACCEPTED = (1, 2, SO_PRIORITY, SO_MARK)  # of SOL_SOCKET: SCM_RIGHTS, SCM_CREDENTIALS
-
-
-def outgoing(so: DatagramSocket, udp: UdpSocket, control: Ancillary, six: bool) -> Control:
-    """What the control data of one datagram asks for; `six`: it goes to an IPv6 address. As measured: other levels are
-    ignored, and so is the family's that it does not go by. Raises OSError EINVAL, ENODEV, ENETUNREACH."""
-    asked: dict[str, Any] = {}
-    for level, kind, data in control:
-        if level == SOL_SOCKET and kind not in _ACCEPTED:
-            raise oserror(errno.EINVAL, f"control message {kind} of SOL_SOCKET")
-        if level == IPPROTO_UDP:
-            raise oserror(errno.EINVAL, f"control message {kind} of IPPROTO_UDP")
-        if level == (IPPROTO_IPV6 if six else IPPROTO_IP):
-            asked |= (_ask6 if six else _ask4)(udp, kind, data)
-    return Control(**asked)
-
-
-def _int_in(data: bytes, low: int, high: int) -> int:
-    if len(data) != _INT.size:
-        raise oserror(errno.EINVAL, f"{len(data)} bytes of control data")
-    number: int = _INT.unpack(data)[0]
-    _check(low <= number <= high, number)
-    return number
-
-
-def _ask4(udp: UdpSocket, kind: int, data: bytes) -> dict[str, Any]:
-    if kind == IP_TTL:
-        return {"ttl": _int_in(data, 1, 255)}
-    if kind == IP_TOS:
-        return {"tos": data[0] if len(data) == 1 else _int_in(data, 0, 255)}
-    if kind == IP_PKTINFO:
-        if len(data) != _PKTINFO:
-            raise oserror(errno.EINVAL, f"{len(data)} bytes for struct in_pktinfo")
-        source = data[4:8]
-        if source != IP4_ANY and source not in udp.stack.local4 and source[0] != 127:
-            raise oserror(errno.ENETUNREACH, "the source is not an address of this host")
-        return _by(udp, _INT.unpack_from(data)[0], b"" if source == IP4_ANY else source)
-    raise oserror(errno.EINVAL, f"control message {kind} of IPPROTO_IP")
-
-
-def _ask6(udp: UdpSocket, kind: int, data: bytes) -> dict[str, Any]:
-    if kind == IPV6_HOPLIMIT:
-        hops = _int_in(data, -1, 255)
-        return {} if hops < 0 else {"ttl": hops}
-    if kind == IPV6_TCLASS:
-        return {"tos": _int_in(data, -1, 255) & 0xFF}
-    if kind == IPV6_DONTFRAG:
-        return {"dontfrag": bool(_int_in(data, 0, 1))}
-    if kind == IPV6_PKTINFO:
-        if len(data) < _PKTINFO6:
-            raise oserror(errno.EINVAL, f"{len(data)} bytes for struct in6_pktinfo")
-        source = data[:16]
-        asked = _by(udp, _INT.unpack_from(data, 16)[0], source if any(source) else b"")
-        if any(source) and source not in udp.stack.local6:
-            raise oserror(errno.EINVAL, "the source is not an address of this host")
-        return asked
-    raise oserror(errno.EINVAL, f"control message {kind} of IPPROTO_IPV6")
-
-
-def _by(udp: UdpSocket, index: int, source: bytes) -> dict[str, Any]:
-    """Interface and source of IP_PKTINFO, IPV6_PKTINFO."""
-    return {"dev": udp.stack.device(index) if index else None, "source": source}
 
 
 # ---------------------------------------------------------------- tables

@@ -108,5 +108,5 @@ def test_a_flood_of_strangers_leaves_only_bounded_memory() -> None:
         dev.link.rx(RxFrame(memoryview(_repair(frame))))
     assert len(dev.neigh4.entries) <= 1024
     assert len(stack._dsts) <= 8192
-    assert len(stack._idents) <= 4096
+    assert len(stack.idents._last) <= 4096
     runtime.run_for(0)
