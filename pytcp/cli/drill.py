@@ -11,6 +11,7 @@ import click
 from pytcp.drill.batch import Job, default_processes, find_scripts, run_jobs
 from pytcp.drill.errors import DrillError, ScriptError
 from pytcp.drill.parser import OPTIONS
+from pytcp.drill.report import printable
 from pytcp.drill.run import TARGETS, Result, Settings, record_file
 from pytcp.drill.target import IP_MODES
 from pytcp.drill.verdict import as_json, as_junit, exit_status, table
@@ -30,11 +31,11 @@ def _pairs(words: tuple[str, ...], what: str) -> dict[str, str | None]:
 def _show(result: Result, verbose: bool, quiet: bool) -> None:
     if quiet:
         return
-    if result.verdict == "pass":
-        if verbose:
-            click.echo(f"pass         {result.target:6} {result.ip:11} {result.seconds:8.3f} s  {result.file}")
+    if result.verdict == "pass" and not verbose:
         return
-    click.echo(f"{result.verdict:12} {result.target:6} {result.ip:11} {result.seconds:8.3f} s  {result.file}")
+    click.echo(f"{result.verdict:12} {result.target:6} {result.ip:11} {result.seconds:8.3f} s  {printable(result.file)}")
+    if result.verdict == "pass":
+        return
     click.echo("\n".join(f"    {line}" for line in (result.report or result.reason).split("\n")))
 
 
@@ -84,6 +85,8 @@ def command(
         if name not in OPTIONS:
             raise click.BadParameter(f"no script option {name!r}; there are {', '.join(sorted(OPTIONS))}", param_hint="--option")
     settings = Settings(defined, {name: value or "" for name, value in _pairs(macros, "-D").items()}, timeout, compat, strict, hz, profile)
+    if junit is not None and not junit.parent.is_dir():
+        raise click.BadParameter(f"there is no folder {str(junit.parent)!r}", param_hint="--junit")
     scripts = find_scripts(files)
     if not scripts:
         raise click.UsageError("no scripts there")

@@ -64,7 +64,11 @@ def _serve(pipe: Connection, settings: Settings) -> None:
             job: Job = pipe.recv()
         except (EOFError, OSError):
             return
-        pipe.send(run_file(job.file, job.target, job.ip, settings))
+        try:
+            result = run_file(job.file, job.target, job.ip, settings)
+        except KeyboardInterrupt:  # not the user's, which is the parent's to hear: a code block's
+            result = Result(job.file, job.target, job.ip, "fail", "a code block raised KeyboardInterrupt")
+        pipe.send(result)
 
 
 class _Process:
@@ -113,9 +117,9 @@ def _spread(jobs: Sequence[Job], settings: Settings, processes: int) -> Iterator
                     try:
                         result = worker.pipe.recv()
                     except (EOFError, OSError):
-                        result = Result(job.file, job.target, job.ip, "error", f"the process that ran it died (status {worker.process.exitcode})")
                         workers.remove(worker)
                         worker.end()
+                        result = Result(job.file, job.target, job.ip, "error", f"the process that ran it died (status {worker.process.exitcode})")
                 elif monotonic() >= worker.deadline:
                     result = Result(job.file, job.target, job.ip, "fail", f"still running after {limit_s:g} s of real time, killed", limit_s)
                     workers.remove(worker)

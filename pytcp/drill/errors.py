@@ -9,6 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+SHOWN = 160  # characters of a line
+
+
+def shortened(line: str) -> str:
+    """As much of a line as people look at."""
+    return line if len(line) <= SHOWN else f"{line[:SHOWN]}..."
+
+
 @dataclass(frozen=True, slots=True)
 class Where:
     """A place in a script: line and column from 1, and the text of that line."""
@@ -39,9 +47,11 @@ class ScriptError(DrillError):
         if self.where is None:
             return f"{name}: {self.reason}"
         at = self.where
+        first = max(at.column - 1 - SHOWN // 2, 0) if len(at.text) > SHOWN else 0
+        cut = "..." if first else ""
         # a caret under a tab needs the tab again
-        margin = "".join("\t" if char == "\t" else " " for char in at.text[: at.column - 1])
-        return f"{name}:{at.line}:{at.column}: {self.reason}\n{at.text}\n{margin}^"
+        margin = "".join("\t" if char == "\t" else " " for char in cut + at.text[first : at.column - 1])
+        return f"{name}:{at.line}:{at.column}: {self.reason}\n{cut}{shortened(at.text[first:])}\n{margin}^"
 
 
 class Mismatch(DrillError):

@@ -29,7 +29,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Runs on the kernel are marked, so that a project can leave them out: -m "not tap"."""
+    """Runs on the kernel are marked, so that a project can leave them out: -m "not tap". Raises UsageError for a setting
+    that makes no sense."""
+    for name, known in (("target", (*TARGETS, "both", "none")), ("ip", (*IP_MODES, "all"))):
+        if _setting(config, name) not in known:
+            raise pytest.UsageError(f"drill_{name} = {_setting(config, name)}: there are {', '.join(known)}")
     config.addinivalue_line("markers", "tap: needs root and a usable /dev/net/tun")
 
 

@@ -28,6 +28,11 @@ class Trace:
         return [f"  {seconds(time)} {direction} {describe_packet(data)}" for time, direction, data in self._last]
 
 
+def printable(text: str) -> str:
+    """A text that terminals and XML can show: what is a control character, or none at all, becomes one that says so."""
+    return "".join(char if char.isprintable() or char in "\t\n" else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
 def seconds(time_ns: int) -> str:
     """A time as scripts write it."""
     return f"{time_ns / 1e9:.6f}"

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from pytcp.tcp.profiles import DEFAULT as DEFAULT_PROFILE
 
-from .errors import DrillError, ScriptError, Where
+from .errors import DrillError, ScriptError, Where, shortened
 from .packets import Addresses
 from .parser import parse
+from .report import printable
 from .runner import Runner
 from .script import Script
 from .target import IP_MODES, Setup, Target
@@ -157,7 +158,7 @@ def record_file(path: str | Path, target: str = "pytcp", ip: str = "ipv4", setti
     from .record import Recorder
 
     settings = settings or Settings()
-    script = parse(Path(path).read_text(encoding="utf-8", errors="replace"), str(path), {**default_macros(ip), **settings.macros})
+    script = parse(Path(path).read_text(encoding="utf-8-sig", errors="replace"), str(path), {**default_macros(ip), **settings.macros})
     setup = setup_for(script, ip, settings)
     to = Addresses(ip_address(setup.local).packed, ip_address(setup.remote).packed)
     return Recorder(script, make_target(target, setup), setup, to).record()
@@ -165,24 +166,24 @@ def record_file(path: str | Path, target: str = "pytcp", ip: str = "ipv4", setti
 
 def _record(result: Result, error: DrillError) -> None:
     result.verdict = error.verdict
-    result.reason = error.reason
+    result.reason = printable(error.reason)
     where: Where | None = error.where
     result.line = where.line if where is not None else 0
     if isinstance(error, ScriptError):
-        result.report = error.show(result.file)
+        result.report = printable(error.show(result.file))
         return
     place = f"{result.file}:{where.line}: " if where is not None else f"{result.file}: "
     lines = [f"{place}{error.reason}"]
     if where is not None:
-        lines.append(f"  {where.line} | {where.text}")
+        lines.append(f"  {where.line} | {shortened(where.text)}")
     report = getattr(error, "report", "")
-    result.report = "\n".join([*lines, report] if report else lines)
+    result.report = printable("\n".join([*lines, report] if report else lines))
 
 
 def run_file(path: str | Path, target: str = "pytcp", ip: str = "ipv4", settings: Settings | None = None) -> Result:
     """Run a script file; a file that cannot be read is an error."""
     try:
-        text = Path(path).read_text(encoding="utf-8", errors="replace")
+        text = Path(path).read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:
         return Result(str(path), target, ip, "error", f"cannot read it: {error.strerror}")
     return run_text(text, str(path), target, ip, settings)

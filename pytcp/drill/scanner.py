@@ -130,7 +130,9 @@ class Scanner:
             text = self.word()
             if not _INTEGER.fullmatch(text):
                 self.fail(f"expected {what}, and the macro is {text!r}", start)
-        if not text or len(text) > 30:
+        if len(text) > 30:
+            self.fail(f"a number of {len(text)} digits", start)
+        if not text:
             self.fail(f"expected {what}, found {self.next_text()}", start)
         value = int(text, 16) if text[:2] in ("0x", "0X") else int(text)
         if value >= MAX_INTEGER:

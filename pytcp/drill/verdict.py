@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from xml.etree import ElementTree
 
+from .report import printable
 from .run import VERDICTS, Result
 
 EXIT_PASS, EXIT_FAIL, EXIT_SKIPPED = 0, 1, 77
@@ -43,24 +44,19 @@ def as_junit(results: Sequence[Result]) -> str:
     for result in results:
         path = PurePath(result.file)
         case = ElementTree.SubElement(
-            suite, "testcase", classname=f"{path.parent.as_posix()}.{result.target}.{result.ip}", name=path.name, time=f"{result.seconds:.3f}",
+            suite, "testcase", classname=printable(f"{path.parent.as_posix()}.{result.target}.{result.ip}"), name=printable(path.name), time=f"{result.seconds:.3f}",
         )  # fmt: skip
         tag = {"fail": "failure", "error": "error", "unsupported": "skipped", "skipped": "skipped"}.get(result.verdict)
         if tag is not None:
-            ElementTree.SubElement(case, tag, message=_printable(result.reason)).text = _printable(result.report)
+            ElementTree.SubElement(case, tag, message=printable(result.reason)).text = printable(result.report)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
-
-
-def _printable(text: str) -> str:
-    """XML has no way to say a control character."""
-    return "".join(char if char in "\t\n" or char >= " " else "?" for char in text)
 
 
 def table(results: Sequence[Result]) -> str:
     """Verdicts by folder, target and mode."""
     rows: dict[tuple[str, str, str], Counter[str]] = {}
     for result in results:
-        rows.setdefault((PurePath(result.file).parent.as_posix(), result.target, result.ip), Counter())[result.verdict] += 1
+        rows.setdefault((printable(PurePath(result.file).parent.as_posix()), result.target, result.ip), Counter())[result.verdict] += 1
     lines: list[tuple[str, ...]] = [("folder", "target", "ip", *VERDICTS)]
     lines += [(*key, *[str(found[verdict] or "") for verdict in VERDICTS]) for key, found in sorted(rows.items())]
     if len(rows) > 1:

@@ -50,3 +50,11 @@ def test_a_failure_is_shown_as_the_runner_shows_it(folder: Path) -> None:
 def test_kernel_runs_can_be_left_out(folder: Path) -> None:
     done = run_pytest(folder, "--drill-target", "both", "-m", "not tap")
     assert "1 passed, 1 deselected" in done.stdout
+
+
+@pytest.mark.parametrize(("setting", "says"), [("drill_target = frob", "pytcp, kernel, both, none"), ("drill_ip = 4", "ipv4, ipv6, ipv4-mapped, all")])
+def test_a_setting_that_makes_no_sense_is_said_before_any_test(folder: Path, setting: str, says: str) -> None:
+    (folder / "pytest.ini").write_text(f"[pytest]\n{setting}\n")
+    done = run_pytest(folder)
+    assert done.returncode == 4
+    assert f"ERROR: {setting}: there are {says}" in done.stderr

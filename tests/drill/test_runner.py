@@ -260,6 +260,34 @@ def test_a_run_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.M
     results = run_jobs(jobs, Settings(timeout_s=0.5), processes=2)
     assert [result.verdict for result in results] == ["fail", "error", "pass"]
     assert "killed" in results[0].reason
+    assert "status 3" in results[1].reason
+
+
+def test_whatever_a_block_says_can_be_shown(tmp_path: Path) -> None:
+    (tmp_path / "x.pkt").write_text('0 %{ assert False, "\\ud800 \\x1b[2J \\uffff" }%\n')
+    (tmp_path / "y.pkt").write_text("0 %{ raise KeyboardInterrupt }%\n")
+    odd = tmp_path / os.fsdecode(b"odd\xff.pkt")
+    odd.write_text("0 close(3) = 0\n")
+    results = run_jobs([Job(str(path), "pytcp", "ipv4") for path in (tmp_path / "x.pkt", tmp_path / "y.pkt", odd)], Settings())
+    assert [result.verdict for result in results] == ["fail", "fail", "error"]
+    assert results[0].reason == "assert failed: \N{REPLACEMENT CHARACTER} \N{REPLACEMENT CHARACTER}[2J \N{REPLACEMENT CHARACTER}"
+    assert "KeyboardInterrupt" in results[1].reason
+    assert len(ElementTree.fromstring(as_junit(results).encode())) == 3
+    done = CliRunner().invoke(command, [str(tmp_path)], standalone_mode=False)
+    assert done.return_value == 1
+    assert "odd\N{REPLACEMENT CHARACTER}.pkt" in done.output
+
+
+def test_a_byte_order_mark_is_no_part_of_a_script(tmp_path: Path) -> None:
+    (tmp_path / "x.pkt").write_bytes(b"\xef\xbb\xbf" + OPEN.encode().lstrip())
+    assert run_file(tmp_path / "x.pkt").verdict == "pass"
+
+
+def test_of_a_long_line_the_place_is_shown() -> None:
+    result = run_text("0 < S 0:0(0) win 1 <" + "nop," * 5000 + "frob>")
+    line, caret = result.report.split("\n")[1:]
+    assert len(line) < 200
+    assert line[caret.index("^") :].startswith("frob")
 
 
 def test_scripts_are_found_in_folders(tmp_path: Path) -> None:
@@ -284,3 +312,4 @@ def test_the_command() -> None:
     assert done.return_value == 0
     assert [run["ip"] for run in json.loads(done.output)["results"]] == ["ipv4", "ipv6", "ipv4-mapped"]
     assert runner.invoke(command, [where, "--option", "frob=1"]).exit_code == 2
+    assert runner.invoke(command, [where, "--junit", str(HERE / "nowhere" / "x.xml")]).exit_code == 2
