@@ -50,4 +50,4 @@ def with_trace(text: str, trace: Trace) -> str:
     lines = trace.lines()
     if not lines:
         return text
-    return "\n".join([text, f"  last {len(lines)} of {trace.count} packets (> sent by the stack, < injected):", *lines])
+    return "\n".join([*([text] if text else []), f"  last {len(lines)} of {trace.count} packets (> sent by the stack, < injected):", *lines])

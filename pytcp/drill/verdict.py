@@ -42,9 +42,9 @@ def as_junit(results: Sequence[Result]) -> str:
         errors=str(found["error"]), skipped=str(found["skipped"] + found["unsupported"]), time=f"{sum(result.seconds for result in results):.3f}",
     )  # fmt: skip
     for result in results:
-        path = PurePath(result.file)
+        path = PurePath(printable(result.file))
         case = ElementTree.SubElement(
-            suite, "testcase", classname=printable(f"{path.parent.as_posix()}.{result.target}.{result.ip}"), name=printable(path.name), time=f"{result.seconds:.3f}",
+            suite, "testcase", classname=f"{path.parent.as_posix()}.{result.target}.{result.ip}", name=path.name, time=f"{result.seconds:.3f}",
         )  # fmt: skip
         tag = {"fail": "failure", "error": "error", "unsupported": "skipped", "skipped": "skipped"}.get(result.verdict)
         if tag is not None:
