@@ -41,6 +41,7 @@ from .syscalls import Prepared, Syscalls
 from .target import Pending, Setup, Target
 
 MISSING_NS = 2_000_000_000  # an expected packet is given up so long after its time
+LISTEN_NS = 4_000_000  # for what the stack sends behind the last event: a longer tolerance is for late packets, not for timers
 FIRST_PORT = 40000  # of the tool, one more for each connection
 NEVER = 1 << 62
 
@@ -131,7 +132,7 @@ class Runner:
             self._check_blocked(final=True)
         if self.setup.compat:
             return
-        self._until(self.target.now() + self.setup.tolerance_ns)
+        self._until(self.target.now() + min(self.setup.tolerance_ns, LISTEN_NS))
         extra = self._next(None, None)
         if extra is not None:
             name = self._describe(extra, self._flow_of(extra))
