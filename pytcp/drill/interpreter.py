@@ -16,6 +16,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Generator, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,7 @@ class Shell:
         self.stack = stack
         self.setup = setup
         self.files: dict[str, bytes] = {}
+        self.qdisc = False  # whether the script has put one in the default's place
         self.restore: dict[str, list[tuple[str, Setting]]] = {}
         self._counters = self._snapshot()
         self._ignored: dict[str, str] = {}
@@ -303,6 +305,8 @@ class Shell:
             raise Unsupported(whole)
         dev = self.stack.interface("tun0")
         kind = rest[3:]
+        if (verb == "add") == self.qdisc and verb != "replace":
+            raise Exit(2, "there is a root qdisc already" if self.qdisc else "there is no root qdisc that was added")
         if verb in ("del", "delete") or kind in (["pfifo"], ["pfifo_fast"], ["noqueue"], ["bfifo"]):
             dev.set_qdisc(None)
         elif len(kind) == 3 and kind[:2] == ["pfifo", "limit"] and kind[2].isdigit():
@@ -314,6 +318,7 @@ class Shell:
             pass  # it is its one class that holds frames back
         else:
             raise Unsupported(f"{whole}: that queueing discipline is not modelled")
+        self.qdisc = verb not in ("del", "delete")
         return ""
 
     def _ethtool(self, args: list[str], data: str) -> str:
@@ -376,14 +381,17 @@ class Shell:
         return {nstat_name(name): getattr(mib, name) for name in dir(mib) if name[0].isupper() and isinstance(getattr(mib, name), int)}
 
     def _nstat(self, args: list[str], data: str) -> str:
-        """Counters that changed since the last call, under nstat's names."""
-        if set(args) - {"-n", "-s"}:
+        """Counters that changed since the last call, under nstat's names; -a: since the start, -z: unchanged ones, too."""
+        flags = "".join(arg[1:] for arg in args if arg.startswith("-"))
+        patterns = [arg for arg in args if not arg.startswith("-")] or ["*"]
+        if set(flags) - set("nsaz"):
             raise Unsupported(f"command 'nstat {' '.join(args)}'")
         now = self._snapshot()
-        changed = [(name, value - self._counters.get(name, 0)) for name, value in sorted(now.items()) if value != self._counters.get(name, 0)]
-        if "-s" not in args:
+        before = {} if "a" in flags else self._counters
+        grown = [(name, value - before.get(name, 0)) for name, value in sorted(now.items()) if any(fnmatchcase(name, pattern) for pattern in patterns)]
+        if "s" not in flags:
             self._counters = now
-        return "" if "-n" in args else "\n".join(f"{name:32}{value:<16}0.0" for name, value in changed)
+        return "" if "n" in flags else "\n".join(f"{name:32}{value:<16}0.0" for name, value in grown if value or "z" in flags)
 
     def _grep(self, args: list[str], data: str) -> str:
         flags = [arg for arg in args if arg.startswith("-")]
@@ -403,7 +411,9 @@ class Shell:
     # --- small ones ---
 
     def _echo(self, args: list[str], data: str) -> str:
-        return " ".join(args)
+        if args[:1] and re.fullmatch("-[neE]+", args[0]) and args[0] != "-n":
+            raise Unsupported(f"command 'echo {' '.join(args)}'")
+        return " ".join(args[1:] if args[:1] == ["-n"] else args)
 
     def _false(self, args: list[str], data: str) -> str:
         raise Exit(1)
@@ -414,17 +424,21 @@ class Shell:
         yield round(float(args[0]) * 1e9)
 
     def _rm(self, args: list[str], data: str) -> str:
-        for path in args:
-            if not path.startswith("-"):
-                self.files.pop(path, None)
+        forced = any(arg.startswith("-") and "f" in arg for arg in args)
+        missing = [path for path in args if not path.startswith("-") and self.files.pop(path, None) is None]
+        if missing and not forced:
+            raise Exit(1, f"cannot remove {missing[0]!r}: No such file or directory")
         return ""
 
     def _dd(self, args: list[str], data: str) -> str:
         settings = dict(arg.partition("=")[::2] for arg in args)
-        size, count = settings.get("bs", "512"), settings.get("count", "")
-        if settings.get("if") != "/dev/zero" or "of" not in settings or not (size.isdigit() and count.isdigit()) or int(size) * int(count) > MAX_FILE:
+        size, count = re.fullmatch(r"(\d{1,9})([kKM]?)", settings.get("bs", "512")), settings.get("count", "")
+        if settings.get("if") != "/dev/zero" or "of" not in settings or size is None or not count.isdigit():
             raise Unsupported(f"command 'dd {' '.join(args)}'")
-        self.files[settings["of"]] = bytes(int(size) * int(count))
+        whole = int(size[1]) * {"": 1, "k": 1 << 10, "K": 1 << 10, "M": 1 << 20}[size[2]] * int(count)
+        if whole > MAX_FILE:
+            raise Unsupported(f"command 'dd {' '.join(args)}': more than {MAX_FILE} bytes")
+        self.files[settings["of"]] = bytes(whole)
         return ""
 
 

@@ -44,6 +44,7 @@ SOCK_NONBLOCK = 0o4000
 SOCK_CLOEXEC = 0o2000000
 O_NONBLOCK = os.O_NONBLOCK
 MSG_DONTWAIT = 0x40
+SPLICE_F_NONBLOCK = 2
 POLLIN, POLLOUT, POLLERR, POLLHUP = select.POLLIN, select.POLLOUT, select.POLLERR, select.POLLHUP
 
 
@@ -111,11 +112,24 @@ class EpollSet:
 
 
 class Buffer:
-    """One end of a pipe, or a file: bytes in memory."""
+    """One end of a pipe, or a file: bytes in memory. `writer`: the other end, of a pipe's reading end."""
 
-    def __init__(self, data: bytearray) -> None:
+    def __init__(self, data: bytearray, pipe: bool = False, writer: Buffer | None = None) -> None:
         self.data = data
         self.offset = 0
+        self.pipe = pipe
+        self.writer = writer
+        self.closed = False
+
+    def waits(self) -> bool:
+        """Whether a reader has to wait: an empty pipe somebody may yet write to."""
+        return self.offset >= len(self.data) and self.writer is not None and not self.writer.closed
+
+    def take(self, size: int) -> bytes:
+        """The next bytes, at most `size`; they are passed over."""
+        data = bytes(self.data[self.offset : self.offset + size])
+        self.offset += len(data)
+        return data
 
 
 class PytcpTarget:
@@ -377,9 +391,9 @@ class PytcpCalls:
                 raise _bad(errno.EFAULT)
             return b""
         if isinstance(handle, Buffer):
-            data = bytes(handle.data[handle.offset : handle.offset + size])
-            handle.offset += len(data)
-            return data
+            while handle.waits():
+                yield
+            return handle.take(size)
         handle = _sock(handle)
         wait = not (handle.nonblocking or flags & MSG_DONTWAIT)
         got = b""
@@ -444,6 +458,8 @@ class PytcpCalls:
                 while handle.sock.lingering() and self.target.now() < deadline:
                     yield
                 handle.sock.end_close()
+        elif isinstance(handle, Buffer):
+            handle.closed = True
         return 0
 
     def getfl(self, handle: Descriptor) -> int:
@@ -505,7 +521,8 @@ class PytcpCalls:
 
     def pipe(self) -> tuple[Buffer, Buffer]:
         data = bytearray()
-        return Buffer(data), Buffer(data)
+        writer = Buffer(data, pipe=True)
+        return Buffer(data, pipe=True, writer=writer), writer
 
     def open(self, path: str, flags: int) -> Buffer:
         content = self.target.shells.files.get(path)
@@ -514,10 +531,14 @@ class PytcpCalls:
         return Buffer(bytearray(content))
 
     def splice(self, source: Descriptor | Buffer, sink: Descriptor | Buffer, size: int, flags: int) -> Waits:
-        """Between a socket and a pipe: what reading and writing would move, but never past the urgent mark."""
-        if isinstance(source, Buffer) == isinstance(sink, Buffer):
+        """To or from a pipe: what reading and writing would move, but never past the urgent mark."""
+        if not any(isinstance(end, Buffer) and end.pipe for end in (source, sink)):
             raise _bad(errno.EINVAL)
         if isinstance(source, Buffer):
+            while source.waits():
+                if flags & SPLICE_F_NONBLOCK:
+                    raise _bad(errno.EAGAIN)
+                yield
             data = bytes(source.data[source.offset : source.offset + size])
             sent: int = yield from self.send(sink, [data], 0, "splice", None)
             source.offset += sent
@@ -532,8 +553,5 @@ class PytcpCalls:
     def sendfile(self, sink: Descriptor, source: Buffer, offset: int | None, size: int) -> Waits:
         if not isinstance(source, Buffer):
             raise _bad(errno.EINVAL)
-        start = source.offset if offset is None else max(offset, 0)
-        data = bytes(source.data[start : start + size])
-        if offset is None:
-            source.offset += len(data)
+        data = source.take(size) if offset is None else bytes(source.data[max(offset, 0) :][:size])
         return self.send(sink, [data], 0, "sendfile", None)

@@ -97,6 +97,28 @@ def test_nstat_shows_what_changed_since_the_last_look(shell: Shell) -> None:
         run(shell, "nstat | grep TcpExtOutOfWindowIcmps")
 
 
+def test_nstat_from_the_start_with_zeros_and_by_name(shell: Shell) -> None:
+    shell.stack.mib.OutOfWindowIcmps += 1
+    run(shell, "nstat -n; nstat -a | grep OutOfWindowIcmps; nstat -sz TcpExtOutOfWindow* | grep 'Icmps  *0 '")
+    with pytest.raises(Mismatch, match="grep found no"):
+        run(shell, "nstat -az TcpActive* | grep OutOfWindowIcmps")
+
+
+def test_one_root_qdisc_is_added_and_taken_away(shell: Shell) -> None:
+    run(shell, "tc qdisc add dev tun0 root pfifo && tc qdisc change dev tun0 root pfifo limit 9 && tc qdisc del dev tun0 root")
+    for command in ("tc qdisc del dev tun0 root", "tc qdisc replace dev tun0 root fq; tc qdisc add dev tun0 root fq"):
+        with pytest.raises(Mismatch, match="failed with status 2"):
+            run(shell, command)
+
+
+def test_files_are_made_and_removed(shell: Shell) -> None:
+    run(shell, "dd if=/dev/zero of=/tmp/two bs=1k count=2 status=none")
+    assert len(shell.files["/tmp/two"]) == 2048
+    run(shell, "rm /tmp/two && rm -f /tmp/two")
+    with pytest.raises(Mismatch, match="cannot remove"):
+        run(shell, "rm /tmp/two")
+
+
 def test_parameters_of_the_cubic_module_are_read_and_written(shell: Shell) -> None:
     run(shell, "echo 2 > /sys/module/tcp_cubic/parameters/hystart_detect")
     assert shell.stack.sysctl.cubic_hystart_detect == 2
@@ -124,6 +146,8 @@ def test_sleep_takes_virtual_time(shell: Shell) -> None:
         "cat /etc/passwd",
         "sleep forever",
         "echo 'open quote",
+        "echo -e 0",
+        "nstat -j",
         "sleep 1 &",
         "true && frobnicate",
     ],

@@ -14,7 +14,7 @@ import pytest
 
 from pytcp.drill.parser import parse
 from pytcp.drill.run import Settings, run_script
-from pytcp.drill.script import ANY, Any_, Code, Event, Expect, Opt, Script, Syscall, TcpPacket, TimeKind, When
+from pytcp.drill.script import ANY, Any_, Code, Event, Expect, IpInfo, ListOf, Opt, Script, Struct, Syscall, TcpPacket, TimeKind, When
 
 HERE = Path(__file__).parent
 ORIGINALS = [
@@ -46,6 +46,11 @@ def packet_mutants(packet: TcpPacket) -> Iterator[tuple[str, TcpPacket]]:
     yield "PSH", replace(packet, flags=packet.flags ^ 0x008)
     yield "FIN", replace(packet, flags=packet.flags ^ 0x001)
     yield "ECE", replace(packet, flags=packet.flags ^ 0x040)
+    yield "URG", replace(packet, flags=packet.flags ^ 0x020)
+    yield "RST", replace(packet, flags=packet.flags ^ 0x004)
+    yield "ACE", replace(packet, flags=packet.flags & 0x03F, ace=5)
+    for info in (IpInfo(ecn="ce"), IpInfo(tos=0xFC), IpInfo(ttl=3), IpInfo(flowlabel=0xFFFFF)):
+        yield f"IP header, {info}", replace(packet, ip=info)
     if packet.ack is not None:
         yield "acknowledgement", replace(packet, ack=packet.ack + 1 & M32)
     if packet.window is not None:
@@ -73,6 +78,21 @@ def packet_mutants(packet: TcpPacket) -> Iterator[tuple[str, TcpPacket]]:
             yield f"value of {option.kind}", replace(packet, options=(*options[:index], changed, *options[index + 1 :]))
 
 
+def answer_mutants(call: Syscall) -> Iterator[Syscall]:
+    """The same call that finds something else: the value of an option or of an ioctl, readiness."""
+    args = call.args
+    match call.name, args:
+        case "getsockopt", (*_, ListOf((int(value),)), _):
+            yield replace(call, args=(*args[:3], ListOf((value + 1,)), args[4]))
+        case "ioctl", (_, _, ListOf((int(value),))):
+            yield replace(call, args=(*args[:2], ListOf((value + 1,))))
+        case "poll", (ListOf((Struct(fields), *more)), *rest) if "revents" in fields:
+            yield replace(call, args=(ListOf((Struct({**fields, "revents": 0x7F}), *more)), *rest))
+        case "epoll_wait", (epoll, Struct(fields), *rest) if call.result:
+            yield replace(call, args=(epoll, Struct({**fields, "events": 0x7F}), *rest))
+            yield replace(call, args=(epoll, Struct({**fields, "fd": 77}), *rest))
+
+
 def moved(when: When, by_ns: int) -> When:
     """A time moved, with its window."""
     late = None if when.late_ns is None else when.late_ns + by_ns
@@ -93,6 +113,8 @@ def event_mutants(event: Event) -> Iterator[tuple[str, Event]]:
             if call.error is not None:
                 yield "errno", replace(event, action=replace(call, error="EXDEV"))
             else:
+                for answer in answer_mutants(call):
+                    yield "what it found", replace(event, action=answer)
                 yield "an errno where there is none", replace(event, action=replace(call, result=-1, error="EXDEV"))
             if event.when.until_ns is not None:
                 yield "end of a blocking call", replace(event, when=replace(event.when, until_ns=event.when.until_ns + LATER_NS))

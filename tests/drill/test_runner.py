@@ -183,6 +183,31 @@ def test_files_pipes_and_sendfile() -> None:
     assert run_text(init + OPEN + '+0 open("/tmp/drill-file", O_RDONLY) = 5\n+0 sendfile(4, 5, [0], 30) = 30\n+0 > P. 1:31(30) ack 1').verdict == "pass"
 
 
+PIPES = """
++0 pipe([5, 6]) = 0
++0 splice(5, NULL, 4, NULL, 100, SPLICE_F_NONBLOCK) = -1 EAGAIN (Resource temporarily unavailable)
++0 write(6, ..., 30) = 30
++0 splice(5, NULL, 4, NULL, 100, SPLICE_F_NONBLOCK) = 30
++0 > P. 1:31(30) ack 1
++0...0.02 splice(4, NULL, 6, NULL, 100, 0) = 10
++.02 < P. 1:11(10) ack 31 win 1000
++0 > . 31:31(0) ack 11
++0 read(5, ..., 4) = 4
++0 read(5, ..., 100) = 6
++0 close(6) = 0
++0 read(5, ..., 100) = 0
++0 splice(5, NULL, 4, NULL, 100, 0) = 0
++0 splice(4, NULL, 4, NULL, 100, 0) = -1 EINVAL (Invalid argument)
+"""
+
+
+@pytest.mark.parametrize("target", ["pytcp", pytest.param("kernel", marks=pytest.mark.tap)])
+def test_an_empty_pipe_is_waited_for_while_somebody_may_write(target: str) -> None:
+    result = run_text(OPEN + PIPES, "x.pkt", target)
+    assert result.verdict == "pass", result.report
+    assert "the call blocks" in run_text(OPEN + "+0 pipe([5, 6]) = 0\n+0 read(5, ..., 1) = 1", "x.pkt", target).reason
+
+
 # ---- blocks
 
 
