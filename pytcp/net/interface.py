@@ -377,10 +377,10 @@ class Interface:
             ok = self.put(frame)
         else:
             features = self.link.features
-            if features & F_CSUM and (not frame.gso_size or features & _GSO_FEATURE[frame.gso_type & ~GSO_ECN]):
+            if self.qdisc is not None or (features & F_CSUM and (not frame.gso_size or features & _GSO_FEATURE[frame.gso_type & ~GSO_ECN])):
                 ok = self.put(frame)
             else:
-                ok = self._xmit_cut(frame)
+                ok = self._put_cut(frame)
         if ok:
             self.tx_packets += 1
             if not self.stack.in_pass:
@@ -389,14 +389,27 @@ class Interface:
             self.tx_dropped += 1
         return ok
 
-    def _xmit_cut(self, frame: TxFrame) -> bool:
+    def _put_cut(self, frame: TxFrame) -> bool:
         """Software segmentation; the owner is charged until the last piece is out."""
-        put = self.put
+        put = self.ring.put
         pieces = segment(frame)
         for piece in pieces[:-1]:
             put(TxFrame(piece, (), len(piece)))
         last = pieces[-1]
         return put(TxFrame(last, (), len(last), owner=frame.owner, skb=frame.skb, truesize=frame.truesize))
+
+    def _leave_qdisc(self, frame: TxFrame) -> None:
+        """A queueing discipline, which keeps super-frames whole, gives one to the ring: cut only now (validate_xmit_skb)."""
+        features = self.link.features
+        if not frame.csum_start or (features & F_CSUM and (not frame.gso_size or features & _GSO_FEATURE[frame.gso_type & ~GSO_ECN])):
+            self.ring.put(frame)
+            return
+        ring = self.ring
+        limit, ring.limit = ring.limit, LIMIT  # it has room for one, and the pieces of one frame go together
+        if not self._put_cut(frame):
+            self.tx_dropped += 1
+            self.stack.dropped(frame)
+        ring.limit = limit
 
     def send_raw(self, to: bytes, ethertype: int, payload: bytes) -> None:
         """Send a frame that is not IP (ARP)."""
@@ -456,7 +469,7 @@ class Interface:
         spec: "pfifo", "fq" or settings of one's own. Raises ValueError."""
         new = None
         if spec is not None:
-            hooks = Hooks(self.stack.heap, self.ring, departure, kept_by_qdisc, len(self.room))
+            hooks = Hooks(self.stack.heap, self.ring, departure, kept_by_qdisc, self._leave_qdisc, len(self.room))
             new = make(spec, hooks, self.mtu + len(self.room))
         if self.qdisc is not None:
             for frame in self.qdisc.close():

@@ -20,7 +20,7 @@ from pytcp.link.offload import segment
 from pytcp.tcp import gates
 from pytcp.tcp.const import CWR
 from pytcp.tcp.sock import Sock
-from pytcp.tcp.tsq import handler, release, wfree, wfree_missed
+from pytcp.tcp.tsq import called, release, wfree, wfree_missed
 from pytcp.wire.addr import format_ip, is_link_local
 from pytcp.wire.icmp import DEST_UNREACH, FRAG_NEEDED
 from pytcp.wire.icmpv6 import PACKET_TOO_BIG
@@ -283,7 +283,7 @@ class TcpOutput:
         if self._called:
             waiting, self._called = self._called, []
             for owner in waiting:
-                handler(owner)
+                called(owner)
 
     def orphaned(self, owner: Sock, skb: Skb | None, truesize: int) -> None:
         """A frame that is released when it is queued."""

@@ -95,7 +95,7 @@ def release(sk: Sock, skb: Skb | None, truesize: int) -> bool:
 def wfree(sk: Sock, skb: Skb | None, truesize: int) -> None:
     """A TX completion that stands alone."""
     if release(sk, skb, truesize):
-        handler(sk)
+        called(sk)
 
 
 def uncharge(sk: Sock, skb: Skb | None, truesize: int) -> None:
@@ -107,9 +107,11 @@ def uncharge(sk: Sock, skb: Skb | None, truesize: int) -> None:
 
 
 def called(sk: Sock) -> None:
-    """The other part: a completion has found THROTTLED."""
+    """The other part: a completion has found THROTTLED. What calls the socket holds one byte of its charge meanwhile (tcp_wfree)."""
     sk.tsq_throttled = False
+    sk.wmem_alloc += 1
     handler(sk)
+    sk.wmem_alloc -= 1
 
 
 def wfree_missed(sk: Sock, skb: Skb | None, truesize: int) -> bool:

@@ -224,6 +224,34 @@ def test_an_htb_class_holds_whole_super_frames_at_its_rate() -> None:
         assert later - when >= (wire_size(frame)[0] - 1600) * 80
 
 
+@pytest.mark.parametrize("mode", ["reaped", "orphan"])
+def test_super_frames_wait_whole_also_where_the_device_cannot_cut_them(mode: str) -> None:
+    """100 kbit/s: the first burst of two segments overdraws the class, two more wait, and each leaves with both segments at once
+    (Linux cuts behind the discipline, in validate_xmit_skb)."""
+    world = World(Htb(12_500, burst=1600, cburst=1600), tx_mode=mode)
+    world.dev.link.features = 0
+    client, server = world.connect()
+    times = []
+    send = world.dev.link.send
+    world.dev.link.send = lambda frames: times.extend([world.runtime.now()] * sum(frame.length > 1448 for frame in frames)) or send(frames)  # type: ignore[func-returns-value, method-assign]
+    world.sender.sysctl.tcp_limit_output_bytes = 1
+    world.write(client, DATA[:5792])
+    assert world.dev.qdisc is not None and world.dev.qdisc.qlen == 1
+    world.runtime.run_for(S)
+    first, second, third, fourth = times
+    assert first == second < third == fourth
+    assert (world.read(server), client.wmem_alloc) == (DATA[:5792], 1)
+
+
+def test_the_pieces_of_a_frame_find_room_where_the_frame_does() -> None:
+    world = World("pfifo", tx_mode=Delayed((2 * MS, 2 * MS)))
+    world.dev.link.features = 0
+    world.dev.ring.limit = 1
+    client, server = world.connect()
+    assert transfer(world.runtime, client, server, DATA[:100_000]) == DATA[:100_000]
+    assert (world.dev.ring.limit, world.dev.ring.dropped, world.dev.tx_dropped, client.mib.TcpRetransSegs) == (1, 0, 0, 0)
+
+
 def test_a_discipline_can_be_changed_while_frames_wait_and_they_are_lost_but_not_leaked() -> None:
     world = World("fq")
     client, server = world.connect(rate=200_000)

@@ -58,7 +58,7 @@ class Rig:
         self.completed: list[Any] = []
         self.ring = TxRing(self.device, self.runtime.heap, lambda owner, skb, size: self.completed.append(skb), ring_mode, limit=ring_limit)  # type: ignore[arg-type]
         self.adopted: list[Any] = []
-        hooks = Hooks(self.runtime.heap, self.ring, lambda owner: owner.wstamp_ns, self.adopted.append)
+        hooks = Hooks(self.runtime.heap, self.ring, lambda owner: owner.wstamp_ns, self.adopted.append, self.ring.put)
         self.qdisc: Any = make(spec, hooks, mtu)
         self.ring.feeder = self.qdisc.run
         self.runtime.before_pass.append(self.ring.reap)

@@ -54,6 +54,18 @@ def test_tcp_limit_output_bytes_caps_it() -> None:
     assert len(host.take()) == 3, "1 + 2·2832 is not more than 8000, 1 + 3·2832 is"
 
 
+@pytest.mark.parametrize(("limit", "sent"), [(2832, 0), (2833, 0), (2834, 1)])
+def test_who_calls_the_socket_after_a_completion_holds_a_byte_of_its_charge(limit: int, sent: int) -> None:
+    """One burst of 2832 is left in the ring, 1 is the socket's own, and 1 more makes 2834. Measured (tests/drill/tsq)."""
+    sk, host = sender(1000)
+    sk.sysctl.tcp_limit_output_bytes = limit
+    sendmsg.sendmsg(sk, bytes(20_000))
+    assert len(host.take()) == 2
+    tsq.wfree(*host.in_ring.pop(0))
+    assert len(host.take()) == sent
+    assert sk.wmem_alloc == 1 + (1 + sent) * 2832
+
+
 def test_what_waits_for_a_delayed_departure_is_allowed_for() -> None:
     """TCP_TX_DELAY 10 ms at 100,000 bytes/s: 2·10^5·10^4/2^20 = 1907 bytes on top of 2·2832: 7571."""
     sk, _ = sender(100_000)

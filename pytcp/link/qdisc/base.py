@@ -23,12 +23,14 @@ class Hooks:
     """What a queueing discipline needs to know of the host.
 
     departure(owner): when a frame of that socket may leave, ns. adopted(owner): its departure times are kept from now on.
+    leave(frame): into the ring, which has room, cut if the device cannot.
     link_header: bytes before the IP header, 14 or 0."""
 
     heap: TimerHeap
     ring: TxRing
     departure: Callable[[Any], int]
     adopted: Callable[[Any], None]
+    leave: Callable[[TxFrame], object]
     link_header: int = 14
 
 
@@ -95,6 +97,7 @@ class Qdisc:
             return
         self._running = True
         ring = self.ring
+        leave = self.hooks.leave
         now = self.heap.now_ns
         try:
             while self.qlen:
@@ -111,7 +114,7 @@ class Qdisc:
                 self.backlog -= size
                 self.bytes += size
                 self.packets += segments
-                ring.put(frame)
+                leave(frame)
         finally:
             self._running = False
 
