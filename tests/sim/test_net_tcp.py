@@ -83,13 +83,13 @@ def test_a_batch_of_completions_calls_the_socket_once_and_behind_it(monkeypatch:
     runtime.run_for(20 * MS)
     api.accept(listener)
     charged: list[int] = []
-    handler = tcp_output.handler
+    called = tcp_output.called
 
     def noting(sk: Sock) -> None:
         charged.append(sk.wmem_alloc)
-        handler(sk)
+        called(sk)
 
-    monkeypatch.setattr(tcp_output, "handler", noting)
+    monkeypatch.setattr(tcp_output, "called", noting)
     client.snd_cwnd, client.pacing_rate = 100, 1
     first.now()
     api.sendmsg(client, DATA[:40_000])
