@@ -363,7 +363,15 @@ def _compare_options(want: TcpPacket, live: Live, flow: Flow, tick_ns: int, slac
         wanted += [Opt("eol")] * (-size & 3)
     same = len(wanted) == len(got) and all(_same(a, b, flow, tick_ns, slack_ns) for a, b in zip(wanted, got, strict=True))
     if not same:
-        found.append(Difference("options", options_text(wanted), options_text(got)))
+        found.append(Difference("options", options_text(wanted), options_text(scripted(got, flow))))
+
+
+def scripted(options: Sequence[Opt], flow: Flow) -> list[Opt]:
+    """Options of the stack with its timestamps in the script's numbers, once there is a first to count from."""
+    first = flow.first_stamp
+    if first is None:
+        return list(options)
+    return [replace(o, value=(o.value[0] - first[1] + first[0] & M32, o.value[1])) if o.kind == "TS" else o for o in options]
 
 
 def _same(want: Opt, got: Opt, flow: Flow, tick_ns: int, slack_ns: int) -> bool:

@@ -34,6 +34,7 @@ from .packets import (
     numbers,
     options_text,
     read,
+    scripted,
 )
 from .report import Trace, seconds, side_by_side, with_trace
 from .script import Code, Command, Event, Expect, IcmpPacket, Inject, Script, Syscall, TcpPacket, TimeKind
@@ -471,7 +472,7 @@ class Runner:
         text = f"{flags_text(header.flags)} {seq}:{seq + live.length & M32}({live.length})"
         if header.flags & ACK:
             text += f" ack {ack}"
-        options = decode_options(header, flow)
+        options = scripted(decode_options(header, flow), flow)
         text += f" win {header.window}" + (f" urg {header.urg_ptr}" if header.urg_ptr else "")
         return text + (f" {options_text(options)}" if options else "") + f" at {seconds(live.time_ns)}"
 

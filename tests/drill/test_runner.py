@@ -92,6 +92,23 @@ def test_a_syn_nobody_expected_fails_at_the_end_on_the_kernel() -> None:
     assert "the stack sent S 0:0(0)" in run_text(script, "x.pkt", "kernel").reason
 
 
+def test_timestamps_of_a_difference_are_the_scripts_own() -> None:
+    script = """--tcp_ts_tick_usecs=1000
+0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
++0 bind(3, ..., ...) = 0
++0 listen(3, 5) = 0
++0 < S 0:0(0) win 65535 <mss 1000,sackOK,TS val 100 ecr 0>
++0 > S. 0:0(0) ack 1 <mss 1460,sackOK,TS val 500 ecr 100>
++.01 < . 1:1(0) ack 1 win 1000 <nop,nop,TS val 110 ecr 500>
++0 accept(3, ..., ...) = 4
++.09 write(4, ..., 100) = 100
++0 > P. 1:101(100) ack 1 <nop,nop,TS val 700 ecr 110>
+"""
+    report = run_text(script).report
+    assert re.search(r"TS val 700 ecr 110>  <nop,nop,TS val 60\d ecr 110>", report), report
+    assert re.search(r"got: .* <nop,nop,TS val 60\d ecr 110>", report), report
+
+
 def test_a_difference_shows_all_the_script_says() -> None:
     report = verdict("+0 send(4, ..., 3, MSG_OOB) = 3\n+0 > [ect0, ttl 9] P. 1:4(3) ack 1 urg 7").report
     assert "expected: [ect0, ttl 9] P. 1:4(3) ack 1 urg 7\n" in report
