@@ -30,6 +30,8 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
+from pyroute2 import NetlinkError
+
 import pytcp
 from pytcp.lab.netns import Namespace, TestbedError
 from pytcp.tcp.info import TcpInfo
@@ -50,6 +52,7 @@ READ_SIZE = 65536 + _VNET.size
 SPIN_NS = 200_000  # the last stretch before a time is waited for by looking at the clock
 PATIENCE_NS = 50_000_000  # on a busy machine a thread starts late
 SWITCH_S = 0.0002
+RTN_LOCAL = 2
 COMMAND_TIMEOUT = 60.0  # real seconds of one command, or --timeout if that is less
 CONGESTION = "cubic"
 TCP_INFO_SIZE = 512
@@ -121,6 +124,8 @@ class KernelTarget:
             extra = {"flags": 2} if six else {}
             ip.addr("add", index=index, address=setup.local, prefixlen=setup.prefix, **extra)
             metrics = {} if self._default_congestion() else {"metrics": {"cc_algo": CONGESTION}}
+            if six:
+                _await_local(ip, setup.local)
             ip.route("replace", dst=f"{setup.gateway}/{128 if six else 32}", oif=index, scope=253)
             ip.route("add", dst=f"{setup.remote}/{128 if six else 32}", gateway=setup.gateway, oif=index, **metrics)
 
@@ -259,6 +264,15 @@ class KernelTarget:
         except OSError:
             return {}
         return unpack_info(raw)
+
+
+def _await_local(ip: Any, address: str) -> None:
+    """The kernel makes an IPv6 address its own in a work queue, a moment after it was added; until then what comes for it is lost."""
+    for _ in range(1000):
+        with contextlib.suppress(NetlinkError):
+            if any(route["type"] == RTN_LOCAL for route in ip.route("get", dst=address)):
+                return
+        time.sleep(0.001)
 
 
 def urgent() -> bool:

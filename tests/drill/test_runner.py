@@ -14,7 +14,9 @@ from click.testing import CliRunner
 from pytcp.cli.drill import command
 from pytcp.drill import batch
 from pytcp.drill.batch import Job, find_scripts, run_jobs
-from pytcp.drill.run import Result, Settings, run_file, run_text
+from pytcp.drill.parser import parse
+from pytcp.drill.run import Result, Settings, run_file, run_text, setup_for
+from pytcp.drill.target_kernel import RTN_LOCAL, KernelTarget
 from pytcp.drill.verdict import as_json, as_junit, counts, exit_status, table
 
 HERE = Path(__file__).parent
@@ -223,6 +225,19 @@ def test_an_empty_pipe_is_waited_for_while_somebody_may_write(target: str) -> No
     result = run_text(OPEN + PIPES, "x.pkt", target)
     assert result.verdict == "pass", result.report
     assert "the call blocks" in run_text(OPEN + "+0 pipe([5, 6]) = 0\n+0 read(5, ..., 1) = 1", "x.pkt", target).reason
+
+
+@pytest.mark.tap
+def test_an_ipv6_address_is_the_kernels_own_before_the_script_starts() -> None:
+    setup = setup_for(parse("0 close(3) = 0"), "ipv6", Settings())
+    for _ in range(8):
+        target = KernelTarget(setup)
+        target.open()
+        try:
+            with target.space.netlink() as ip:
+                assert [route["type"] for route in ip.route("get", dst=setup.local)] == [RTN_LOCAL]
+        finally:
+            target.close()
 
 
 # ---- blocks
