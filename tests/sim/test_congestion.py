@@ -12,6 +12,7 @@ from pytcp.link.pipe import pipe_pair
 from pytcp.net.stack import Stack
 from pytcp.tcp import api, cong
 from pytcp.tcp.cong.bbr import PROBE_BW, Bbr
+from pytcp.tcp.rate import AckSample
 from pytcp.tcp.sock import Sock
 
 MS = 1_000_000
@@ -123,3 +124,25 @@ def test_a_program_may_bring_its_own_congestion_control() -> None:
     # eight packets per round trip, which is the path's and the time eight packets take on the link
     round_ms = RTT_MS + 8 * 1514 * 8 * 1000 / RATE
     assert 0.8 < received / (8 * 1448 * 2000 / round_ms) < 1.1
+
+
+def test_the_syn_ack_is_told_before_the_algorithm_starts() -> None:
+    """As in Linux, where tcp_ack of the SYN-ACK comes before tcp_init_transfer."""
+    told = []
+
+    @cong.register
+    class Noting(cong.CongestionControl):
+        name = "noting"
+        has_cong_control = True
+
+        def init(self, sk: Sock) -> None:
+            told.append("init")
+
+        def pkts_acked(self, sk: Sock, acked: int, rtt_us: int) -> None:
+            told.append("pkts_acked")
+
+        def cong_control(self, sk: Sock, ack: int, flag: int, rs: AckSample) -> None:
+            told.append("cong_control")
+
+    Path("noting", queue_bytes=BDP).run(1)
+    assert told[:4] == ["pkts_acked", "cong_control", "init", "pkts_acked"]

@@ -110,3 +110,17 @@ def test_initial_ssthresh_counts_only_without_hystart() -> None:
     sk.sysctl.cubic_hystart = 0
     sk.ca.init(sk)
     assert sk.snd_ssthresh == 12
+
+
+@pytest.mark.parametrize(("friendliness", "cnt"), [(1, 10), (0, 1000)])
+def test_friendliness_grows_no_slower_than_reno_would(friendliness: int, cnt: int) -> None:
+    """At the origin of the cube it wants 100 windows of ACKs for a packet. Reno with this beta grows by one for 10 * 15 / 8 = 18
+    packets acknowledged, so 19 make an estimate of 11, one above the window: a packet for each 10."""
+    sk = established(FakeHost(), cc="cubic", mss=1460)
+    sk.sysctl.cubic_tcp_friendliness = friendliness
+    ca = sk.ca
+    assert isinstance(ca, Cubic)
+    sk.snd_cwnd, sk.snd_ssthresh, sk.is_cwnd_limited = 10, 5, True
+    ca.last_max_cwnd = 10
+    ca.cong_avoid(sk, sk.snd_una, 19)
+    assert ca.cnt == cnt

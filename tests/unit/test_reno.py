@@ -9,6 +9,7 @@ import pytest
 from pytcp.tcp import cong, const, input, sendmsg
 from pytcp.tcp.cong.base import CongestionControl, cong_avoid_ai, slow_start
 from pytcp.tcp.cong.reno import Reno
+from pytcp.tcp.rate import AckSample
 from pytcp.tcp.sock import Sock
 
 from .harness import MS, FakeHost, established, make_sock, segment
@@ -152,6 +153,28 @@ def test_a_new_algorithm_is_a_class_with_a_name() -> None:
         assert Fixed.released == 1
     finally:
         del cong._registry["test-fixed"]
+
+
+def test_what_could_never_be_called_is_not_registered() -> None:
+    class Whole(CongestionControl):
+        name = "test-whole"
+
+        def cong_control(self, sk: Sock, ack: int, flag: int, rs: AckSample) -> None:
+            sk.snd_cwnd = 4
+
+    class Bursts(CongestionControl):
+        name = "test-bursts"
+
+        def min_tso_segs(self, sk: Sock) -> int:
+            return 4
+
+    with pytest.raises(ValueError, match="has_cong_control = True"):
+        cong.register(Whole)
+    with pytest.raises(ValueError, match="has_min_tso_segs = True"):
+        cong.register(Bursts)
+    with pytest.raises(TypeError, match=r"subclass of pytcp\.tcp\.cong\.CongestionControl"):
+        cong.register(object)  # type: ignore[arg-type]
+    assert not {"test-whole", "test-bursts"} & set(cong.available())
 
 
 def test_reno_needs_no_state_of_its_own() -> None:

@@ -25,11 +25,16 @@ _registry: dict[str, type[CongestionControl]] = {}
 def register(cls: type[CongestionControl]) -> type[CongestionControl]:
     """Make `cls` available under `cls.name`; usable as a class decorator.
 
-    Raises ValueError without a name, or for one of more than 15 characters, which no program could ask for: the option's value
-    ends there.
+    Raises TypeError for what is no `CongestionControl`; ValueError without a name, for one of more than 15 characters, which no program
+    could ask for (the option's value ends there), and for a hook that nobody would call because its `has_...` is not set.
     """
+    if not (isinstance(cls, type) and issubclass(cls, CongestionControl)):
+        raise TypeError(f"a congestion control is a subclass of pytcp.tcp.cong.CongestionControl, not {cls!r}")
     if not 0 < len(cls.name) <= NAME_LONGEST:
         raise ValueError(f"a congestion control needs a name of 1 to {NAME_LONGEST} characters, not {cls.name!r}")
+    for hook in ("cong_control", "min_tso_segs"):
+        if getattr(cls, hook) is not getattr(CongestionControl, hook) and not getattr(cls, f"has_{hook}"):
+            raise ValueError(f"{cls.name} has {hook}(), which is called with has_{hook} = True only")
     _registry[cls.name] = cls
     return cls
 

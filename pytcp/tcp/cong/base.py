@@ -2,6 +2,8 @@
 
 A new algorithm is a class: give it a `name`, override the hooks it needs, `register` it. State lives
 in the instance (one per connection). Linux's tcp_congestion_ops, same names. Windows are packets.
+As there, the SYN-ACK of a connection that we open is already told to `cong_control` and `pkts_acked`, before `init`:
+what they need is there from `__init__` on.
 """
 
 from __future__ import annotations
