@@ -125,7 +125,7 @@ class KernelTarget:
             ip.addr("add", index=index, address=setup.local, prefixlen=setup.prefix, **extra)
             metrics = {} if self._default_congestion() else {"metrics": {"cc_algo": CONGESTION}}
             if six:
-                _await_local(ip, setup.local)
+                await_local(ip, setup.local)
             ip.route("replace", dst=f"{setup.gateway}/{128 if six else 32}", oif=index, scope=253)
             ip.route("add", dst=f"{setup.remote}/{128 if six else 32}", gateway=setup.gateway, oif=index, **metrics)
 
@@ -266,7 +266,7 @@ class KernelTarget:
         return unpack_info(raw)
 
 
-def _await_local(ip: Any, address: str) -> None:
+def await_local(ip: Any, address: str) -> None:
     """The kernel makes an IPv6 address its own in a work queue, a moment after it was added; until then what comes for it is lost."""
     for _ in range(1000):
         with contextlib.suppress(NetlinkError):
