@@ -25,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--drill-ip", default=None, choices=[*IP_MODES, "all"], help="in which mode")
     parser.addini("drill_target", "pytcp, kernel, both or none (the default: *.pkt files are not collected)", default="none")
     parser.addini("drill_ip", "ipv4, ipv6, ipv4-mapped or all", default="ipv4")
+    parser.addini("drill_define", "macros, one NAME=VALUE a line", type="linelist", default=[])
     parser.addini("drill_timeout", "seconds of the script's time after which it fails", default="60")
 
 
@@ -39,6 +40,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _setting(config: pytest.Config, name: str) -> str:
     return str(config.getoption(f"--drill-{name}") or config.getini(f"drill_{name}"))
+
+
+def _macros(config: pytest.Config) -> dict[str, str]:
+    return {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in config.getini("drill_define"))}
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -79,7 +84,7 @@ class ScriptItem(pytest.Item):
         self.ip = ip
 
     def runtest(self) -> None:
-        settings = Settings(timeout_s=float(self.config.getini("drill_timeout")))
+        settings = Settings(macros=_macros(self.config), timeout_s=float(self.config.getini("drill_timeout")))
         result = run_file(self.path, self.target, self.ip, settings)
         if result.verdict == "skipped":
             pytest.skip(result.reason)

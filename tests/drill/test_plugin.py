@@ -47,6 +47,15 @@ def test_a_failure_is_shown_as_the_runner_shows_it(folder: Path) -> None:
     assert "Traceback" not in done.stdout
 
 
+def test_macros_and_the_limit_are_settings(folder: Path) -> None:
+    (folder / "good.pkt").write_text(GOOD.replace("3", "SOCKET") + "+2 %{ pass }%\n")
+    ini = "[pytest]\ndrill_target = pytcp\ndrill_define =\n    SOCKET=3\n    OTHER = 4\n"
+    (folder / "pytest.ini").write_text(ini)
+    assert run_pytest(folder).returncode == 0
+    (folder / "pytest.ini").write_text(ini + "drill_timeout = 1\n")
+    assert "the limit is 1 s" in run_pytest(folder).stdout
+
+
 def test_kernel_runs_can_be_left_out(folder: Path) -> None:
     done = run_pytest(folder, "--drill-target", "both", "-m", "not tap")
     assert "1 passed, 1 deselected" in done.stdout
