@@ -126,7 +126,7 @@ class Experiment:
         name: str,
         title: str,
         *,
-        variants: Mapping[str, Mapping[str, Setting]],
+        variants: Mapping[str, Mapping[str, Setting]] | None = None,
         published: Mapping[str, Figures] | None = None,
         settings: Mapping[str, Setting] | None = None,
         profile: str = profiles.DEFAULT,
@@ -138,7 +138,8 @@ class Experiment:
         real: str = "",
         serial: bool = False,
     ) -> None:
-        """variants: name -> settings. published: name -> figures. settings: of all variants. profile: the kernel whose defaults the hosts have.
+        """variants: name -> settings; without any there is one, "only". published: name -> figures. settings: of all variants.
+        profile: the kernel whose defaults the hosts have.
         figures: how they are shown, and in which order. compare: (before, after), of which ratios are printed.
         source: where the published figures are from. differences: sentences, which differences are expected and why.
         fitted: what was chosen to suit the published figures. real: what `--real` can do, and what it cannot.
@@ -147,7 +148,7 @@ class Experiment:
         self.run = run
         self.name = name
         self.title = title
-        self.variants = {key: dict(value) for key, value in variants.items()} or {"only": {}}
+        self.variants = {key: dict(value) for key, value in (variants or {}).items()} or {"only": {}}
         self.published = {key: dict(value) for key, value in (published or {}).items()}
         self.settings = dict(settings or {})
         self.profile = profile
@@ -263,20 +264,20 @@ def load(which: str) -> Experiment:
 def _in_module(namespace: Mapping[str, Any], path: str, wanted: str) -> Experiment:
     found = {value.name: value for value in namespace.values() if isinstance(value, Experiment)}
     if not found:
-        raise ExperimentError(f"{path}: has no experiment; put @experiment(NAME, TITLE, variants=...) before the function that runs it")
+        raise ExperimentError(f"{path}: has no experiment; put @experiment(NAME, TITLE) before the function that runs it")
     if wanted in found or (not wanted and len(found) == 1):
         return found[wanted] if wanted else next(iter(found.values()))
     ask = units.nearest(wanted, found) if wanted else f"say which: {', '.join(f'{path}:{name}' for name in found)}"
     raise ExperimentError(f"{path}: has no experiment {wanted!r}; {ask}" if wanted else f"{path}: has {len(found)} experiments; {ask}")
 
 
-def blame(error: BaseException, file: Path) -> ExperimentError:
-    """`error` as a message that shows the line of `file` it came from."""
+def blame(error: BaseException, file: Path, otherwise: int = 1) -> ExperimentError:
+    """`error` as a message that shows the line of `file` it came from; the line `otherwise` if it came from none."""
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).resolve() == file:
         line, what = error.lineno or 1, error.msg
     else:
         here = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).resolve() == file]
-        line = here[-1] if here and here[-1] else 1
+        line = here[-1] if here and here[-1] else otherwise
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         name = "" if isinstance(error, ExperimentError | OSError) else type(error).__name__
         what = ": ".join(part for part in (name, text) if part) or type(error).__name__
@@ -309,6 +310,16 @@ def empty_record(chosen: Experiment, variant: str, settings: Settings, **about: 
     return Record({**meta, "settings": shown, "versions": {"pytcp": pytcp.__version__, "python": platform.python_version()}})
 
 
+def checked(figures: object) -> dict[str, float]:
+    """What an experiment returned, if it can be printed. Raises ExperimentError."""
+    if not isinstance(figures, Mapping):
+        raise ExperimentError(f"returned {figures!r}, which is no dict of figures")
+    for name, value in figures.items():
+        if not isinstance(name, str) or not isinstance(value, int | float):
+            raise ExperimentError(f"returned {value!r} as figure {name!r}, which is no number")
+    return dict(figures)
+
+
 def run_variant(
     which: str,
     variant: str,
@@ -326,13 +337,13 @@ def run_variant(
     kept = empty_record(chosen, variant, settings, seed=seed) if record else None
     world: World = World(variant, seed, settings.profile, settings.sysctls, pcap, kept)
     try:
-        figures = dict(chosen.run(world, **settings.parameters))
+        figures = checked(chosen.run(world, **settings.parameters))
         world.check_hosts()
     except Exception as error:
         if chosen.builtin and (isinstance(error, ExperimentError) or not sets):
             raise
         # with settings of the user's it is most likely one of those that makes no sense
-        raise blame(error, chosen.file) from error
+        raise blame(error, chosen.file, inspect.getsourcelines(chosen.run)[1]) from error
     finally:
         world.close()
     if kept is not None:

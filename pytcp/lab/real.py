@@ -24,7 +24,7 @@ from pytcp.link.pcapng import Capture, PcapngWriter
 from pytcp.sockets.open import TrioStack, open_stack
 
 from . import units
-from .experiment import Experiment, ExperimentError, Outcome, Setting, Table, empty_record
+from .experiment import Experiment, ExperimentError, Outcome, Setting, Table, checked, empty_record
 from .record import Record, Row
 from .sampler import Sampler
 from .testbed import Testbed
@@ -192,7 +192,7 @@ async def _main(
             ) as stack:
                 real = Real(stack, testbed, line, record)
                 real.watch(stack, "pytcp")
-                outcome = Outcome(dict(await over_tap(real)), real.tables)
+                outcome = Outcome(checked(await over_tap(real)), real.tables)
         except Exception as error:
             outcome = error  # raised again outside the nursery, which would wrap it into a group
         nursery.cancel_scope.cancel()

@@ -126,7 +126,7 @@ def predicted(sk: Sock, seg: Segment) -> bool:
     size = seg.gso_size or length
     if size == sk.rcv_mss:
         sk.rcv_small_len = 0
-        if flags & PSH:
+        if flags & PSH and sk.sysctl.ack_full_push:
             pending |= ACK_PUSHED
         sk.ack_pending = pending
     else:

@@ -70,6 +70,7 @@ ROWS: tuple[Row, ...] = (
     _row("rcvbuf_low_rtt_us", "commit", 0, 0, 0, 0, 1000),
     _row("rcvbuf_sets_clamp", "commit", 0, 0, 0, 0, 1),
     _row("comp_sack_rtt_percent", "doc", 5, 5, 5, 5, 33),
+    _row("ack_full_push", "commit", 0, 0, 1, 1, 1),
 )
 
 

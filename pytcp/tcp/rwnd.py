@@ -6,8 +6,8 @@ offered is the smallest of free space, `rcv_ssthresh` (slow start of the window,
 small segments) and `window_clamp`. The right edge never moves left unless tcp_shrink_window says so.
 RFC 9293 §3.8.6, RFC 7323 §2. Sysctls: tcp_rmem, rmem_max, tcp_app_win, tcp_shrink_window,
 tcp_workaround_signed_windows, pytcp.init_rwnd, pytcp.scaling_ratio_default, pytcp.scaling_ratio_measured,
-pytcp.clamp_follows_ratio, pytcp.rcvbuf_sets_clamp. Counters: TCPFromZeroWindowAdv,
-TCPToZeroWindowAdv, TCPWantZeroWindowAdv.
+pytcp.clamp_follows_ratio, pytcp.rcvbuf_sets_clamp, pytcp.ack_full_push. Counters:
+TCPFromZeroWindowAdv, TCPToZeroWindowAdv, TCPWantZeroWindowAdv.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def measure_rcv_mss(sk: Sock, seg: Segment) -> None:
                     set_window_clamp(sk, win_from_space(sk, sk.rcvbuf))
                     sk.rcvq_space = min(sk.rcvq_space, sk.window_clamp)
             sk.rcv_mss = min(size, sk.advmss)
-        if seg.flags & PSH:
+        if seg.flags & PSH and sk.sysctl.ack_full_push:
             sk.ack_pending |= ACK_PUSHED
         return
     # below the estimate: adopt it only when plausible as a full segment and seen twice running

@@ -116,6 +116,7 @@ class TcpSysctl:
     rcvbuf_low_rtt_us: int = 0
     rcvbuf_sets_clamp: int = 0
     comp_sack_rtt_percent: int = 5
+    ack_full_push: int = 1
     scaling_ratio_default: int = 128
     scaling_ratio_measured: int = 1
     clamp_follows_ratio: int = 1
@@ -289,6 +290,7 @@ TABLE: tuple[Entry, ...] = (
     _pytcp("rcvbuf_low_rtt_us", 0, _I31, "RTT below which a receive buffer grows less, us; 0 = none", "1000 after 6.18 (ecfea98b7d0d, tcp_rcvbuf_low_rtt)"),
     _pytcp("rcvbuf_sets_clamp", 0, 1, "SO_RCVBUF moves window_clamp at once", "after 6.18"),
     _pytcp("comp_sack_rtt_percent", 1, 1000, "delay of a compressed SACK, % of the RTT", "33 after 6.18 (416dd649f3aa, tcp_comp_sack_rtt_percent)"),
+    _pytcp("ack_full_push", 0, 1, "a full segment with PSH, too, is acknowledged when the program has read all", "6.6 (4720852ed9af)"),
     _pytcp("clamp_follows_ratio", 0, 1, "window_clamp follows a changed scaling_ratio", "6.11 (a2cbb1603943)"),
     _cubic("beta", "what a loss leaves of the window, of 1024"),
     _cubic("fast_convergence", "a second loss below the last maximum gives room to others"),

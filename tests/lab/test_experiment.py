@@ -150,6 +150,8 @@ def test_an_unknown_name_or_variant_says_what_is_near(own: Path) -> None:
         ("delay=rtt // 2", "dealy=rtt // 2", 13, "TypeError"),
         ("size: Bytes = 100_000", "size: Bytes", 10, "parameter 'size' has no default"),
         ('"size": "20kB"', '"size": "20kb"', 10, "unknown unit 'kb' of size"),
+        ('return {"received"', 'return 5, {"received"', 10, "which is no dict of figures"),
+        ('{"received": flow.received', '{"received": flow', 10, "as figure 'received', which is no number"),
         ("flow.done)", "False)", 15, "nothing more will happen, and the workload is not done"),
         ("client:net.ipv4.tcp_sack", "clint:net.ipv4.tcp_sack", 0, "there is no host 'clint'"),
     ],
@@ -162,6 +164,12 @@ def test_a_mistake_shows_its_own_line(own: Path, old: str, new: str, line: int, 
         assert f"{own}:{line}: " in output
         source = OWN.replace(old, new).splitlines()[line - 1].strip()
         assert output.rstrip().endswith(source), "the line is quoted"
+
+
+def test_an_experiment_needs_no_variants(own: Path) -> None:
+    own.write_text(OWN.replace(', variants={"plain": {}, "small": {"size": "20kB", "client:net.ipv4.tcp_sack": 0}}', ""))
+    result = json.loads(cli("run", own, "--json", "-j", "1").stdout)
+    assert result["variants"]["only"]["received"] == 100_000
 
 
 def test_a_setting_that_makes_no_sense_shows_where_it_failed() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import pytcp.tcp
 from pytcp.net import sysctl
-from pytcp.tcp import delack, drs, input, mtu, rwnd, sack_send, sendmsg, tsq
+from pytcp.tcp import const, delack, drs, input, mtu, recv, rwnd, sack_send, sendmsg, tsq
 from pytcp.tcp.sock import Sock
 from pytcp.tcp.sockopt import setsockopt
 from pytcp.tcp.sysctl import TcpSysctl
@@ -301,6 +301,22 @@ def test_sacks_are_compressed_for_a_share_of_the_round_trip(percent: int, delay_
     sk.dup_ack_counter, sk.compressed_ack_rcv_nxt = 3, sk.rcv_nxt
     sack_send.compress(sk)
     assert sk.compressed_ack_deadline - host.now_ns == (delay_us + 100) * US
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize(("rule", "acks"), [(0, 0), (1, 1)])
+def test_an_odd_full_segment_with_push_waits_or_is_acknowledged_when_read(rule: int, acks: int, slow: bool) -> None:
+    """4720852ed9af: a write of a whole number of segments may end there. The window does not grow, nobody is in ping-pong."""
+    host = FakeHost()
+    host.sysctl.ack_full_push = rule
+    sk = established(host, mss=1000)
+    sk.quick, sk.ato_jiffies, sk.lrcvtime_ns, sk.rcv_mss = 0, host.sysctl.ato_min, host.now_ns, 1000
+    sk.rcv_ssthresh = sk.window_clamp
+    sk.pred = not slow
+    input.receive(sk, segment(sk, payload=bytes(1000), flags=const.ACK | const.PSH))
+    assert host.take() == []
+    assert len(recv.recv(sk, 1000)) == 1000
+    assert len(host.take()) == acks
 
 
 def test_a_routes_quickack_acknowledges_every_segment_at_once() -> None:
