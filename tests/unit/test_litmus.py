@@ -107,6 +107,7 @@ def two_processors() -> None:
         pytest.skip(why)
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("two_processors")
 def test_without_the_fence_a_socket_is_left_stuck() -> None:
     stuck, rounds = stuck_sockets("plain", rounds=5_000_000, stop_at_first=True)
@@ -114,6 +115,7 @@ def test_without_the_fence_a_socket_is_left_stuck() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.usefixtures("two_processors")
 @pytest.mark.parametrize(("flag", "rounds"), [("fence", 10_000_000), ("locked", 500_000)])
 def test_with_the_fence_or_a_locked_flag_none_is(flag: str, rounds: int) -> None:
@@ -121,12 +123,14 @@ def test_with_the_fence_or_a_locked_flag_none_is(flag: str, rounds: int) -> None
     assert stuck_sockets(flag, rounds=rounds) == (0, rounds)
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("two_processors")
 def test_a_fence_does_not_help_against_a_decrement_that_is_no_barrier() -> None:
     stuck, rounds = stuck_sockets("fence", "plain", rounds=5_000_000, skew=2000, stop_at_first=True)
     assert stuck > 0, f"none in {rounds} rounds"
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("two_processors")
 def test_the_ring_itself_leaves_a_socket_stuck_without_the_fence_only() -> None:
     stuck, held, pushes = stuck_in_ring(False, pushes=3_000_000, stop_at_first=True)
