@@ -217,6 +217,12 @@ def test_the_five_are_listed_with_what_may_be_set() -> None:
         assert all(parameter in text for parameter in chosen.parameters)
 
 
+@pytest.mark.parametrize("name", names())
+def test_an_experiment_is_a_short_file(name: str) -> None:
+    text = load(name).file.read_text()
+    assert 60 <= sum(bool(line.strip()) for line in text.splitlines()) <= 150
+
+
 def test_a_published_figure_needs_its_variant(own: Path) -> None:
     own.write_text(OWN.replace('"A question", ', '"A question", published={"plian": {"seconds": 1}}, '))
     with pytest.raises(ExperimentError, match="figures of 'plian', which is no variant; near: plain"):
