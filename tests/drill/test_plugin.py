@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,15 @@ def test_macros_and_the_limit_are_settings(folder: Path) -> None:
     assert run_pytest(folder).returncode == 0
     (folder / "pytest.ini").write_text(ini + "drill_timeout = 1\n")
     assert "the limit is 1 s" in run_pytest(folder).stdout
+
+
+def test_the_settings_of_the_documentation_are_taken(folder: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "drill.md").read_text()
+    ini = re.search(r"    # pytest\.ini\n((?:    .*\n)+)", page)
+    assert ini is not None
+    (folder / "pytest.ini").write_text(textwrap.dedent(ini[1]))
+    done = run_pytest(folder, "-m", "not tap")
+    assert "3 passed, 3 deselected" in done.stdout, done.stderr
 
 
 def test_kernel_runs_can_be_left_out(folder: Path) -> None:
