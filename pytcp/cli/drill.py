@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import sys
 from pathlib import Path
 
 import click
@@ -94,10 +96,12 @@ def command(
         if len(scripts) != 1 or len(targets) != 1 or len(ips) != 1:
             raise click.UsageError("--record takes one script, one target and one mode.")
         try:
-            click.echo(record_file(scripts[0], targets[0], ips[0], settings), nl=False)
+            with contextlib.redirect_stdout(sys.stderr):  # what code blocks print is not our output
+                text = record_file(scripts[0], targets[0], ips[0], settings)
         except DrillError as error:
             click.echo(f"{error.verdict}: {error.show(scripts[0]) if isinstance(error, ScriptError) else error.reason}", err=True)
             return 77 if error.verdict == "skipped" else 1
+        click.echo(text, nl=False)
         return 0
     jobs = [Job(script, name, ip) for name in targets for ip in ips for script in scripts]
     results = run_jobs(jobs, settings, processes or default_processes(targets), lambda result: _show(result, verbose, json_))

@@ -9,6 +9,7 @@ its ports; they are there as comments.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import deque
 from collections.abc import Iterator
@@ -59,7 +60,7 @@ class Recorder(Runner):
         line = self._calls[event.where]
         line.ended_ns = pending.ended_ns
         if pending.error is not None:
-            line.text += f" = -1 {errno_name(pending.error.errno or 0)} ({pending.error.strerror})"
+            line.text += f" = -1 {errno_name(pending.error.errno or 0)} ({os.strerror(pending.error.errno or 0)})"
         else:
             assert prepared is not None
             assert isinstance(event.action, Syscall)
@@ -137,7 +138,7 @@ class Recorder(Runner):
     def _action_text(self, event: Event) -> str:
         match event.action:
             case Syscall():
-                return event.source.rpartition("=")[0].rstrip()
+                return _call(event.source)
             case Code(source):
                 return f"%{{\n{source.strip()}\n}}%"
         return event.source
@@ -227,6 +228,16 @@ def _answered(call: Syscall, text: str, value: Any) -> str:
         case "ioctl" if len(call.args) > 2 and isinstance(call.args[2], ListOf):
             return re.sub(r"\[[^]]*\]", f"[{value}]", text, count=1)
     return text
+
+
+def _call(source: str) -> str:
+    """A system call without its result and what follows: up to the parenthesis that closes it."""
+    depth = 0
+    for piece in re.finditer(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/|[()]', source, re.DOTALL):
+        depth += {"(": 1, ")": -1}.get(piece[0], 0)
+        if piece[0] == ")" and not depth:
+            return source[: piece.end()]
+    return source
 
 
 def _seconds(time_ns: int) -> str:

@@ -73,6 +73,28 @@ def test_what_a_call_found_is_in_the_script(tmp_path: Path, written: str, found:
     assert f"{found}\n" in recorded(tmp_path, f"+0 {written}\n")
 
 
+@pytest.mark.parametrize(
+    ("written", "call"),
+    [
+        ("write(4, ..., 10) = 9 // a comment = (this)", "write(4, ..., 10) = 10"),
+        ("send(4, ..., (3), 0) = 7 (a note = 7)", "send(4, ..., (3), 0) = 3"),
+        (
+            'setsockopt(4, SOL_TCP, TCP_CONGESTION, "a)\\")=", 5) = 0',
+            'setsockopt(4, SOL_TCP, TCP_CONGESTION, "a)\\")=", 5) = -1 ENOENT (No such file or directory)',
+        ),
+    ],
+)
+def test_the_result_stands_behind_the_call(tmp_path: Path, written: str, call: str) -> None:
+    assert f"+0 {call}\n" in recorded(tmp_path, f"+0 {written}\n")
+
+
+def test_what_a_block_prints_is_not_in_the_script(tmp_path: Path) -> None:
+    (tmp_path / "x.pkt").write_text("0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n+0 %{ print('frob') }%\n")
+    done = CliRunner().invoke(command, [str(tmp_path / "x.pkt"), "--record"], standalone_mode=False)
+    assert done.stdout.startswith("// Recorded")
+    assert done.stderr == "frob\n"
+
+
 def test_times_are_as_fine_as_the_scripts_own(tmp_path: Path) -> None:
     body = "".join(f"+.0004 < . {1 + 10 * i}:{11 + 10 * i}(10) ack 1 win 1000\n+0 > . 1:1(0) ack {11 + 10 * i}\n" for i in range(4))
     times = [float(line.split()[0]) for line in recorded(tmp_path, body).splitlines() if "(10) ack" in line]
