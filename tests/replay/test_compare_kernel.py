@@ -7,8 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from pytcp.lab.oracle.generate import KINDS, workload
+from pytcp.lab.oracle.recording import check, load
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
@@ -85,3 +89,44 @@ def test_wrong_arguments_are_named(arguments: tuple[str, ...], says: str) -> Non
     assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"config": {"mss": 1460}}, "no number 'win'"),
+        ({"config": {"mss": 1460, "win": 1000, "wscal": 7}}, "near: wscale"),
+        ({"script": [{"do": "wriet", "n": 5}]}, "step 1 does 'wriet', which is unknown; near: write"),
+        ({"script": [5]}, "step 1 is not an object"),
+        ({"script": None}, "no config and script"),
+    ],
+)
+def test_what_is_no_workload_is_named(change: dict[str, Any], says: str, tmp_path: Path) -> None:
+    path = tmp_path / "new.json"
+    path.write_text(json.dumps({"config": {"mss": 1460, "win": 1000}, "script": []} | change))
+    done = run(str(path))
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.tap
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [({"script": [{"do": "write"}]}, "no 'n'"), ({"config": {"mss": 1460, "win": 1000, "cc": "cubik"}}, "No such file")],
+)
+def test_a_workload_that_cannot_be_run_counts_as_a_difference(change: dict[str, Any], says: str, tmp_path: Path) -> None:
+    path = tmp_path / "new.json"
+    path.write_text(json.dumps({"config": {"mss": 1460, "win": 1000}, "script": []} | change))
+    done = run(str(path))
+    assert (done.returncode, done.stdout.partition(",")[0]) == (1, "0 of 1 the same")
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_every_recorded_and_every_random_workload_is_one() -> None:
+    for path in sorted(DATA.glob("send/*.json")) + sorted(DATA.glob("workloads/*.json")):
+        check(load(path))
+    for kind in KINDS:
+        for seed in range(20):
+            check(workload(seed, kind))

@@ -20,7 +20,7 @@ from pytcp.lab.netns import TestbedError
 
 from .compare import Difference, compare
 from .generate import KINDS, workload
-from .recording import dump, load, record, run_on_kernel
+from .recording import check, dump, load, record, run_on_kernel
 from .replay import best
 from .script import Failed, Runner
 from .show import beside
@@ -40,10 +40,9 @@ def workloads(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for path in paths:
         try:
             data = load(path)
+            check(data)
         except (OSError, ValueError) as error:
             parser().error(f"{path}: {getattr(error, 'strerror', None) or error}")
-        if not isinstance(data, dict) or not {"config", "script"} <= data.keys():
-            parser().error(f"{path}: no workload: it has no config and script")
         data.setdefault("name", path.stem)
         yield data
 
@@ -112,8 +111,10 @@ def main(argv: list[str] | None = None) -> int:
         except TestbedError as error:
             print(f"compare-kernel: skipped: {error.strerror}", file=sys.stderr)
             return SKIPPED
-        except Failed as error:
-            print(f"{data['name']}: {error}", file=sys.stderr)
+        except (Failed, OSError, KeyError) as error:
+            # of a step, too: a field that it needs, a name the kernel does not know
+            print(f"{data['name']}: {f'no {error}' if isinstance(error, KeyError) else error}", file=sys.stderr)
+            count += 1
             continue
         count += 1
         same += not text

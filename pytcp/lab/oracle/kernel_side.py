@@ -98,9 +98,11 @@ class KernelSide:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        with contextlib.suppress(OSError):
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.sock.close()
+        sock: socket.socket | None = getattr(self, "sock", None)  # a run may have failed before it connected
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.close()
         self.watch.close()
         os.close(self.tap)
         self._stack.close()

@@ -7,6 +7,7 @@ counters, results and states agree. docs/compare-kernel.md describes every field
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 from pathlib import Path
@@ -15,6 +16,30 @@ from typing import Any
 from .compare import FRAME_FIELDS, HOST, LOOSE, UNCOMPARED
 from .kernel_side import KernelSide, jiffies_at
 from .script import Runner
+
+CONFIG = ("mss", "wscale", "sack", "ts", "win", "hs_ms", "cc", "pre", "sysctls", "mtu", "gso_max_size", "gso_max_segs", "offload", "htb", "repeat_acks")
+STEPS = tuple(name.removeprefix("do_") for name in vars(Runner) if name.startswith("do_"))
+
+
+def check(data: Any) -> None:
+    """Raises ValueError for what is no workload: a part is missing, or a name is not known."""
+    if not isinstance(data, dict) or not isinstance(data.get("config"), dict) or not isinstance(data.get("script"), list):
+        raise ValueError("no workload: it has no config and script")
+    for name in ("mss", "win"):
+        if not isinstance(data["config"].get(name), int):
+            raise ValueError(f"config has no number {name!r}")
+    for name in data["config"]:
+        _known(name, CONFIG, "config has")
+    for at, step in enumerate(data["script"], 1):
+        if not isinstance(step, dict):
+            raise ValueError(f"step {at} is not an object with 'do'")
+        _known(step.get("do"), STEPS, f"step {at} does")
+
+
+def _known(name: Any, names: tuple[str, ...], where: str) -> None:
+    if name not in names:
+        near = difflib.get_close_matches(str(name), names)
+        raise ValueError(f"{where} {name!r}, which is unknown; {'near' if near else 'known'}: {', '.join(near or names)}")
 
 
 def run_on_kernel(workload: dict[str, Any]) -> dict[str, Any]:
