@@ -198,7 +198,7 @@ def show(result: Result, settings: list[tuple[str, Setting]], real: bool = False
             console.print(_plain(table, variant if len(result.outcomes) > 1 else ""))
     for heading, sentences in (("Differences", chosen.differences), ("Fitted", chosen.fitted)):
         if sentences and not real:
-            console.print(f"\n{heading}", markup=False)
+            console.print(f"\n{heading}{' (without these settings)' if settings else ''}", markup=False)
             for sentence in sentences:
                 click.echo(textwrap.fill(sentence, min(console.width, WIDTH) - 2, initial_indent="- ", subsequent_indent="  "))
     if chosen.source:

@@ -34,7 +34,7 @@ COMMANDS: Mapping[str, str] = {
     "run": "Run a trio or anyio program on a stack.",
     "ss": "Sockets of a running stack, as ss.",
     "sysctl": "Settings of a running stack, as sysctl.",
-    "testbed": "A shell, or a command, on the peer of a running stack.",
+    "testbed": "A shell, or a command, on the Linux peer of a stack made for it.",
     "trace": "What TCP decides and why, line by line.",
     "traceroute": "The hops to a host.",
 }
@@ -96,7 +96,7 @@ def cli() -> None:
     gone when they end. That takes root, or user namespaces for ordinary users; `pytcp doctor` says what is missing. With --tap,
     --tun or --veth they attach to a device of yours instead.
 
-    ss, nstat, sysctl, neigh, route, addr and link look into a stack that runs, in whatever program.
+    ss, nstat, sysctl, neigh, route, addr, link, qdisc, explain and trace look into a stack that runs, in whatever program.
     """
 
 
@@ -137,6 +137,9 @@ def expected(error: BaseException) -> bool:
 def complain(error: click.ClickException, name: str) -> None:
     """What is wrong with a call: its usage, and one line; of other failures the line alone."""
     ctx = getattr(error, "ctx", None)
+    if ctx is not None and error.message == ctx.get_help():  # a group without a command: click raises its help
+        click.echo(error.message, err=True)
+        return
     if isinstance(error, click.UsageError) and ctx is not None:
         click.echo(f"{ctx.get_usage()}\nTry '{ctx.command_path} --help' for help.\n", err=True)
         name = ctx.command_path

@@ -1,4 +1,4 @@
-"""`pytcp testbed`: a shell, or a command, on the peer of a running stack."""
+"""`pytcp testbed`: a shell, or a command, on the Linux peer of a stack made for it."""
 
 from __future__ import annotations
 

@@ -85,7 +85,10 @@ class Parameter(NamedTuple):
                     raise ValueError(f"{value!r} is neither yes nor no")
                 return words[str(value).lower()]
             if isinstance(self.default, int | float):
-                return type(self.default)(value)
+                try:
+                    return type(self.default)(value)
+                except ValueError:
+                    raise ValueError(f"{value!r} is not a {'whole ' if isinstance(self.default, int) else ''}number") from None
             return str(value)
         except ValueError as error:
             raise ExperimentError(f"{self.name}: {error}") from None
@@ -243,7 +246,8 @@ def load(which: str) -> Experiment:
     path, _, wanted = which.partition(":")
     if not path.endswith(".py") and "/" not in path:
         if which not in names():
-            raise ExperimentError(f"there is no experiment {which!r}; {units.nearest(which, names())} (a file of your own needs its path: ./{which}.py)")
+            own = f"./{Path(path).stem}.py"
+            raise ExperimentError(f"there is no experiment {which!r}; {units.nearest(which, names())} (a file of your own needs its path: {own})")
         module = importlib.import_module(f"{experiments.__name__}.{which.replace('-', '_')}")
         return _in_module(vars(module), which, which)
     file = Path(path).resolve()

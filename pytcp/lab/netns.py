@@ -173,7 +173,7 @@ class Namespace:
     def open(self) -> None:
         """Make it, with its loopback up."""
         if os.geteuid() != 0:
-            raise TestbedError(errno.EPERM, "a testbed needs root: it makes a network namespace and a TAP device (`pytcp doctor` knows other ways)")
+            raise TestbedError(errno.EPERM, "a testbed needs root, or `pytcp.lab.rootless.enter()` before it (`pytcp doctor` tries both)")
         from pyroute2 import netns
 
         run = netns.NETNS_RUN_DIR

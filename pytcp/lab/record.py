@@ -217,7 +217,7 @@ def read_rows(path: str | Path) -> Iterator[tuple[str, Row]]:
         try:
             for raw in file:
                 number += 1
-                line = _object(raw)
+                line = _object(raw, number)
                 if number == 1:
                     yield "record", _head(line)
                     continue
@@ -264,12 +264,14 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _object(raw: bytes) -> dict[str, Any]:
+def _object(raw: bytes, number: int) -> dict[str, Any]:
     try:
         line = json.loads(raw)
-    except UnicodeDecodeError:
-        raise RecordError("not UTF-8") from None
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
+        if number > 1 and not raw.endswith(b"\n"):
+            raise RecordError(f"cut off within this line; `head -n {number - 1}` of it has what is whole") from None
+        if isinstance(error, UnicodeDecodeError):
+            raise RecordError("not UTF-8") from None
         raise RecordError(f"not JSON: {error}") from None
     if not isinstance(line, dict):
         raise RecordError("not an object")

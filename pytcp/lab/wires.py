@@ -65,11 +65,13 @@ class Wire:
         qdisc: str | qdiscs.Settings | None = None,
         gso_max: int = 65536,
     ) -> None:
-        """delay: one way, ns. rate: bit/s of both NICs, 0 = infinite. mtu: bytes of IP. gso_max: of a super-frame.
+        """delay: one way, ns. rate: bit/s of both NICs, 0 = infinite. mtu: bytes of IP, 68 to 65535 (ValueError). gso_max: of a super-frame.
         receive: "super": a super-frame sent is one received; "segments": none is coalesced; "gro": what arrives together is.
         there, back: what happens to packets from `near` to `far`, and back. completions: of both transmit rings, or a pair.
         qdisc: before both rings, "pfifo", "fq" or settings of `link.qdisc`.
         zero_ns: the time from which a varying rate counts. writer: records what `near` sends and receives."""
+        if not 68 <= mtu <= 65535:
+            raise ValueError(f"an mtu of {mtu} bytes; IPv4 has 68 to 65535")
         heap = runtime.heap
         takes = ALL_FEATURES if receive == "super" else F_CSUM | F_RXCSUM
         macs = (bytes((2, 0, 0, number >> 8, number & 255, 1)), bytes((2, 0, 0, number >> 8, number & 255, 2)))

@@ -27,7 +27,7 @@ from pytcp.lab.world import World
 
 
 @experiment("mine", "A question", variants={"plain": {}, "small": {"size": "20kB", "client:net.ipv4.tcp_sack": 0}})
-def run(world: World, size: Bytes = 100_000, rtt: Time = 10 * MS, how: Literal["a", "b"] = "a", fast: bool = False, share: float = 0.5) -> Figures:
+def run(world: World, size: Bytes = 100_000, rtt: Time = 10 * MS, how: Literal["a", "b"] = "a", fast: bool = False, share: float = 0.5, number: int = 2) -> Figures:
     client, server = world.host("client"), world.host("server")
     world.wire(client, server, delay=rtt // 2)
     flow = Bulk(server, client, size)
@@ -127,6 +127,8 @@ def test_the_users_setting_is_the_last(own: Path) -> None:
         ("cc=cubik", "no congestion control 'cubik'"),
         ("clinet:net.ipv4.tcp_sack=1", "there is no host 'clinet' for clinet:net.ipv4.tcp_sack; near: client"),
         ("rtt", "'rtt' is not KEY=VALUE"),
+        ("share=half", "share: 'half' is not a number"),
+        ("number=2x", "number: '2x' is not a whole number"),
     ],
 )
 def test_a_wrong_setting_says_what_is_near(own: Path, setting: str, says: str) -> None:
@@ -135,6 +137,7 @@ def test_a_wrong_setting_says_what_is_near(own: Path, setting: str, says: str) -
 
 def test_an_unknown_name_or_variant_says_what_is_near(own: Path) -> None:
     assert "there is no experiment 'scaling-ratoi'; near: scaling-ratio" in message("scaling-ratoi")
+    assert "(a file of your own needs its path: ./mine.py)" in message("mine.txt")
     assert "mine has no variant 'smal'; near: small" in message(own, "--variant", "smal")
     assert "there is no such file" in message("./nowhere.py")
 
@@ -170,6 +173,17 @@ def test_an_experiment_needs_no_variants(own: Path) -> None:
     own.write_text(OWN.replace(', variants={"plain": {}, "small": {"size": "20kB", "client:net.ipv4.tcp_sack": 0}}', ""))
     result = json.loads(cli("run", own, "--json", "-j", "1").stdout)
     assert result["variants"]["only"]["received"] == 100_000
+
+
+def test_a_wire_refuses_an_mtu_that_ip_does_not_have() -> None:
+    output = message("scaling-ratio", "--variant", "128-never", "--set", "mtu=3")
+    assert "an mtu of 3 bytes; IPv4 has 68 to 65535" in output
+
+
+def test_the_notes_of_an_experiment_are_not_said_of_other_settings(own: Path) -> None:
+    own.write_text(OWN.replace('"A question", ', '"A question", differences=["The reason."], '))
+    assert "\nDifferences\n- The reason." in cli("run", own, "-j", "1").output
+    assert "\nDifferences (without these settings)\n- The reason." in cli("run", own, "-j", "1", "--set", "size=30kB").output
 
 
 def test_a_setting_that_makes_no_sense_shows_where_it_failed() -> None:

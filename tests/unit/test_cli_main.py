@@ -40,6 +40,16 @@ def test_every_command_explains_itself(invoke: Callable[..., tuple[int, str]], c
     assert len(text.splitlines()) > 5
 
 
+@pytest.mark.parametrize("group", [(), ("lab",), ("http",)])
+def test_a_group_without_a_command_is_its_help_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], group: tuple[str, ...]) -> None:
+    monkeypatch.setattr("sys.argv", ["pytcp", *group])
+    assert run_command(cli, "pytcp") == 2
+    text = capsys.readouterr().err
+    assert text.startswith(f"Usage: {' '.join(['pytcp', *group])} ")
+    assert text.count("Usage:") == 1
+    assert "\nCommands:\n" in text
+
+
 def test_an_unknown_command_is_told_which_ones_there_are(invoke: Callable[..., tuple[int, str]]) -> None:
     status, text = invoke("dmeo")
     assert status == 2
