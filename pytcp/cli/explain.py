@@ -158,8 +158,8 @@ def _facts(story: Story) -> str:
     if story.srtt_us:
         least = f" (least {explain.span(story.min_rtt_us * 1000)})" if story.min_rtt_us else ""
         parts.append(f"round trip {explain.span(story.srtt_us * 1000)}{least}")
-    if story.cwnd and story.mss:
-        parts.append(f"cwnd {story.cwnd} x {story.mss} bytes" + (f" by {story.congestion}" if story.congestion else ""))
+    if story.cwnd:
+        parts.append(f"cwnd {story.cwnd} {f'x {story.mss} bytes' if story.mss else 'packets'}" + (f" by {story.congestion}" if story.congestion else ""))
     if story.snd_wnd or story.zero_window:
         parts.append(f"window of the peer {story.snd_wnd:,} bytes")
     if story.pacing_rate:

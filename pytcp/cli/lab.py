@@ -186,6 +186,8 @@ def show(result: Result, settings: list[tuple[str, Setting]], real: bool = False
         console.print(f"over a TAP, Linux {os.uname().release} as the peer: {chosen.real}", markup=False)
     if settings:
         console.print("with " + ", ".join(f"{key}={value}" for key, value in settings), markup=False)
+        if len(result.outcomes) < len(chosen.variants) and list(result.outcomes) == chosen.distinct(settings, result.profile):
+            console.print("Of variants that do not differ with that, one ran.", markup=False)
     console.print()
     console.print(_figures(result))
     ratios = _ratios(result)

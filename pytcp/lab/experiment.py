@@ -204,6 +204,17 @@ class Experiment:
                 settings.sysctls.append(self._sysctl(key, value))
         return settings
 
+    def distinct(self, sets: Sequence[tuple[str, Setting]], profile: str = "") -> list[str]:
+        """The variants that still differ with the user's settings on top. Of those that do not, the one which says the same by itself,
+        or else the first. Raises ExperimentError."""
+        kept: dict[str, str] = {}
+        for name, own in self.variants.items():
+            state = _state(self.resolve(name, sets, profile))
+            others = [(key, value) for key, value in sets if key not in own]
+            if state not in kept or (len(others) < len(sets) and state == _state(self.resolve(name, others, profile))):
+                kept[state] = name
+        return [name for name in self.variants if name in kept.values()]
+
     def _sysctl(self, key: str, value: Setting) -> tuple[str, str, Setting]:
         host, _, name = key.rpartition(":")
         name = ALIASES.get(name, name)
@@ -215,6 +226,15 @@ class Experiment:
         except OSError as error:
             raise ExperimentError(str(error.strerror)) from None
         return host, name, value
+
+
+def _state(settings: Settings) -> str:
+    """What two variants share that cannot differ: parameters, and sysctls by their last values, in the order these were given."""
+    last: dict[tuple[str, str], str] = {}
+    for host, name, value in settings.sysctls:
+        last.pop((host, name), None)
+        last[host, name] = str(value)
+    return repr((settings.parameters, list(last.items()), settings.profile))
 
 
 def experiment(name: str, title: str, **about: Any) -> Callable[[Callable[..., Figures]], Experiment]:

@@ -25,6 +25,7 @@ NO_RTT = 0xFFFFFFFF
 WORTH = 0.10  # share of the time from which a second gate is spoken of
 QUEUE_US = 2000  # us by which round trips may be longer than the shortest one without a queue on the path: hosts have other work
 TAILS = 0.05  # share of the bytes below which partial segments are the ends of larger writes
+FULL = frozenset({"cwnd", "cwnd/2", "autosize", "gso_max", "mss", "nagle-tail"})  # why an xmit of one segment has the size of a whole one
 WORTH_WHEN_IDLE = 0.005  # the same where the program is the first
 
 
@@ -183,7 +184,8 @@ def _figures_of_events(story: Story, events: list[Row]) -> None:
                 sent = row["end_seq"]
                 left = left or row["t_ns"]
             story.segs += row["segs"]
-            story.mss = max(story.mss, row["gso_size"] or row["end_seq"] - row["seq"])
+            if row["gso_size"] or row["why"] in FULL:
+                story.mss = max(story.mss, row["gso_size"] or row["end_seq"] - row["seq"])
             cwnds.append(row["cwnd"])
             if row["rtx"]:
                 story.again += row["segs"]

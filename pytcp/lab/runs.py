@@ -51,14 +51,14 @@ def run_all(
     processes: int = 0,
     finished: Callable[[str], object] = lambda variant: None,
 ) -> Result:
-    """Run variants (default: all) of an experiment given by name or path.
+    """Run variants (default: all that differ with these settings) of an experiment given by name or path.
 
     profile: the kernel whose defaults count, "" = the experiment's. pcap: a capture file; with several variants each gets its
     own, NAME-variant.pcapng. record: the same of records. processes: at a time, 0 = one per
     processor. finished: told of each variant that is through. Raises ExperimentError before anything runs for a
     setting that cannot be."""
     chosen = load(which)
-    names = list(dict.fromkeys(variants)) or list(chosen.variants)
+    names = list(dict.fromkeys(variants)) or chosen.distinct(sets, profile)
     for name in names:
         chosen.resolve(name, sets, profile)
     profile = profile or chosen.profile
@@ -93,7 +93,7 @@ def run_all_real(
     from .real import run_real
 
     chosen = load(which)
-    names = list(dict.fromkeys(variants)) or list(chosen.variants)
+    names = list(dict.fromkeys(variants)) or chosen.distinct(sets, profile)
     outcomes = {}
     for name in names:
         outcomes[name] = run_real(chosen, name, sets, profile, file_of(pcap, name, len(names)), file_of(record, name, len(names)))

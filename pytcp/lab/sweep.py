@@ -79,7 +79,7 @@ def plan(
     sets: Sequence[tuple[str, Setting]] = (),
     profile: str = "",
 ) -> Sweep:
-    """All points: variants (default: all) by grid by seeds. Raises ExperimentError for what cannot be set, with what is near it."""
+    """All points: variants (default: those that differ in a cell) by grid by seeds. Raises ExperimentError for what cannot be set, with what is near it."""
     chosen = load(which)
     names = list(dict.fromkeys(variants)) or list(chosen.variants)
     fixed = {key for key, _ in sets}
@@ -96,7 +96,7 @@ def plan(
     for name in names:
         chosen.resolve(name, sets, profile)
     cells = itertools.product(*([(key, value) for value in dict.fromkeys(values)] for key, values in grid.items()))
-    points = [Point(name, seed, cell) for cell in cells for name in names for seed in seeds]
+    points = [Point(name, seed, cell) for cell in cells for name in (names if variants else chosen.distinct([*sets, *cell], profile)) for seed in seeds]
     columns = tuple((key, tuple(dict.fromkeys(values))) for key, values in grid.items())
     return Sweep(which, chosen, profile or chosen.profile, tuple(sets), columns, tuple(points))
 

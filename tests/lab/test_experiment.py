@@ -27,7 +27,7 @@ from pytcp.lab.world import World
 
 
 @experiment("mine", "A question", variants={"plain": {}, "small": {"size": "20kB", "client:net.ipv4.tcp_sack": 0}})
-def run(world: World, size: Bytes = 100_000, rtt: Time = 10 * MS, how: Literal["a", "b"] = "a", fast: bool = False, share: float = 0.5, number: int = 2) -> Figures:
+def run(world: World, size: Bytes = 100_000, rtt: Time = 10 * MS, how: Literal["a", "b"] = "a", fast: bool = False, share: float = 0.5, n: int = 2) -> Figures:
     client, server = world.host("client"), world.host("server")
     world.wire(client, server, delay=rtt // 2)
     flow = Bulk(server, client, size)
@@ -128,7 +128,7 @@ def test_the_users_setting_is_the_last(own: Path) -> None:
         ("clinet:net.ipv4.tcp_sack=1", "there is no host 'clinet' for clinet:net.ipv4.tcp_sack; near: client"),
         ("rtt", "'rtt' is not KEY=VALUE"),
         ("share=half", "share: 'half' is not a number"),
-        ("number=2x", "number: '2x' is not a whole number"),
+        ("n=2x", "n: '2x' is not a whole number"),
     ],
 )
 def test_a_wrong_setting_says_what_is_near(own: Path, setting: str, says: str) -> None:
@@ -173,6 +173,25 @@ def test_an_experiment_needs_no_variants(own: Path) -> None:
     own.write_text(OWN.replace(', variants={"plain": {}, "small": {"size": "20kB", "client:net.ipv4.tcp_sack": 0}}', ""))
     result = json.loads(cli("run", own, "--json", "-j", "1").stdout)
     assert result["variants"]["only"]["received"] == 100_000
+
+
+def test_variants_that_a_setting_makes_equal_run_once_by_the_name_that_fits_best(own: Path) -> None:
+    own.write_text(OWN.replace(', "client:net.ipv4.tcp_sack": 0', ""))
+    chosen = load(str(own))
+    assert chosen.distinct([]) == ["plain", "small"]
+    assert chosen.distinct([("rtt", "20ms")]) == ["plain", "small"]
+    assert chosen.distinct([("size", "20kB"), ("rtt", "20ms")]) == ["small"]
+    assert chosen.distinct([("size", "30kB")]) == ["plain"]
+    assert list(run_all(str(own), sets=[("size", "20kB")]).outcomes) == ["small"]
+    assert list(run_all(str(own), ["plain", "small"], sets=[("size", "20kB")], processes=1).outcomes) == ["plain", "small"], "who names them gets them"
+    said = "Of variants that do not differ with that, one ran."
+    assert said in cli("run", own, "--set", "size=20kB").output
+    assert said not in cli("run", own, "--set", "rtt=20ms", "-j", "1").output
+
+
+def test_variants_that_differ_in_a_sysctl_of_one_host_stay_apart(own: Path) -> None:
+    assert load(str(own)).distinct([("size", "20kB")]) == ["plain", "small"]
+    assert load(str(own)).distinct([("size", "20kB"), ("client:net.ipv4.tcp_sack", "0")]) == ["small"]
 
 
 def test_a_wire_refuses_an_mtu_that_ip_does_not_have() -> None:

@@ -75,6 +75,15 @@ def test_data_is_on_its_way_from_the_first_byte_to_the_acknowledgement_of_the_la
     assert of_flow(record, "f").busy_us == 6000
 
 
+def test_short_messages_do_not_tell_the_mss_and_whole_segments_do() -> None:
+    record = Record()
+    fields = {"segs": 1, "gso_size": 0, "flags": "P.", "rtx": 0, "quota": 1, "max_segs": 1, "cwnd": 10, "inflight": 0}
+    record.events.append({"t_ns": 0, "flow": "f", "kind": "xmit", "seq": 0, "end_seq": 100, "why": "queue", **fields})
+    assert of_flow(record, "f").mss == 0
+    record.events.append({"t_ns": 1, "flow": "f", "kind": "xmit", "seq": 100, "end_seq": 1548, "why": "cwnd", **fields})
+    assert of_flow(record, "f").mss == 1448
+
+
 def test_a_receiver_is_told_who_knows_more() -> None:
     text = conclusion(story(gates={"app": (10 * S, 100)}, sent=100, received=5_000_000))
     assert text == "Throughout its 10 s the program had nothing to send. It received 5 MB: what limited that, the sender's side knows."

@@ -72,6 +72,12 @@ def test_a_plan_is_all_variants_by_all_values_by_all_seeds(toy: str) -> None:
     assert len(set(planned.points)) == len(planned.points)
 
 
+def test_variants_that_a_cell_makes_equal_are_one_point_of_it(toy: str) -> None:
+    planned = plan(toy, {"net.ipv4.tcp_sack": ["0", "1"]})
+    assert [(point.variant, point.settings[0][1]) for point in planned.points] == [("nosack", "0"), ("plain", "1")]
+    assert len(plan(toy, {"net.ipv4.tcp_sack": ["0", "1"]}, variants=["plain", "nosack"]).points) == 4
+
+
 @pytest.mark.parametrize(
     ("grid", "sets", "says"),
     [
