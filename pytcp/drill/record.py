@@ -21,7 +21,7 @@ from .errors import Mismatch, Where
 from .flow import ACK, M32, SYN, Flow
 from .packets import Live, decode_options, flags_text, numbers, option_text
 from .runner import MISSING_NS, Runner
-from .script import Code, Event, Expect, Inject, ListOf, Opt, Script, Syscall, TcpPacket, TimeKind
+from .script import Code, Event, Expect, Inject, ListOf, Opt, Script, Struct, Syscall, TcpPacket, TimeKind
 from .syscalls import Prepared, epoll_names, poll_names
 from .target import Pending
 
@@ -37,7 +37,7 @@ class Line:
     text: str
     ended_ns: int | None = None  # of a call: when it returned
     blocks: bool = False  # the script says it may take a while
-    aside: bool = False  # a comment, which takes no part in the times
+    aside: str = ""  # why it is a comment, which takes no part in the times
 
 
 class Recorder(Runner):
@@ -128,7 +128,11 @@ class Recorder(Runner):
     def _finish(self) -> None:
         if self.blocked is not None:
             self._until_done(self.blocked)
-            self._check_blocked()
+            if self.blocked.pending.done:
+                self._check_blocked()
+            else:
+                self._calls[self.blocked.event.where].aside = "blocks beyond the end"
+                self.blocked = None
         self._until(self.target.now() + self.setup.tolerance_ns)
         self._take_packets()
 
@@ -149,7 +153,7 @@ class Recorder(Runner):
             flow = self._flow_of(live)
             flow.last_seq = live.header.seq
             pair = live.header.sport, live.header.dport
-            aside = flow is not self.flow and pair not in self._ports
+            aside = "of another connection" if flow is not self.flow and pair not in self._ports else ""
             ports = f"{pair[0]} > {pair[1]} " if aside or pair in self._ports else ""
             self.lines.append(Line(live.time_ns, f"> {ports}{self._packet_text(live, flow)}", aside=aside))
             if not aside:
@@ -203,7 +207,7 @@ class Recorder(Runner):
             at = round(line.time_ns / step_ns) * step_ns  # steps of the whole, so that they do not add up to something else
             time = "0" if not index else f"+{_seconds(at - last)}"
             if line.aside:
-                out.append(f"// of another connection, {time}: {line.text}")
+                out.append(f"// {line.aside}, {time}: {' '.join(line.text.split())}")
                 continue
             if line.ended_ns is not None and (line.blocks or line.ended_ns - line.time_ns > LASTS_NS):
                 time += f"...{_seconds(round(line.ended_ns / step_ns) * step_ns - last)}"
@@ -221,8 +225,9 @@ def _answered(call: Syscall, text: str, value: Any) -> str:
             found = [f"{{events={epoll_names(events)}, fd={data}}}" for events, data in value] or ["{events=0, ptr=0}"]
             return re.sub(r"\{.*\}", found[0] if len(found) == 1 else f"[{', '.join(found)}]", text, count=1, flags=re.DOTALL)
         case "poll":
-            found = iter(value)
-            return re.sub(r"revents\s*=[^,}]*", lambda _: f"revents={poll_names(next(found))}", text)
+            entries = call.args[0].items if isinstance(call.args[0], ListOf) else ()
+            ready = iter([got for entry, got in zip(entries, value, strict=False) if isinstance(entry, Struct) and "revents" in entry.fields])
+            return re.sub(r"revents\s*=[^,}]*", lambda _: f"revents={poll_names(next(ready, 0))}", text)
         case "getsockopt" if isinstance(call.args[3], ListOf):
             return re.sub(r"\[[^]]*\]", f"[{int.from_bytes(value, 'little', signed=True)}]", text, count=1)
         case "ioctl" if len(call.args) > 2 and isinstance(call.args[2], ListOf):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytcp.drill.run import VERDICTS, Settings, run_text
+from pytcp.drill.errors import DrillError
+from pytcp.drill.parser import parse
+from pytcp.drill.run import VERDICTS, Settings, record_file, run_text
 
 FD = st.sampled_from(["3", "4", "5", "99", "-1", "..."])
 SIZE = st.sampled_from(["0", "1", "1000", "70000", "-1", "99999999999", "...", "NULL"])
@@ -77,3 +82,16 @@ def test_every_run_ends_in_a_verdict(start: list[str], lines: list[str], ip: str
     result = run_text("\n".join(start + lines), "any.pkt", "pytcp", ip, Settings(timeout_s=20))
     assert result.verdict in VERDICTS
     assert result.verdict == "pass" or result.reason
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from([LISTENING, OPEN]), st.lists(joined(TIME, " ", st.one_of(CALLS, CALLS, PACKETS)), min_size=1, max_size=6))
+def test_what_is_recorded_can_be_read(start: list[str], lines: list[str]) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "any.pkt")
+        path.write_text("\n".join(start + lines))
+        try:
+            text = record_file(path, settings=Settings(timeout_s=20))
+        except DrillError:
+            return
+    assert parse(text).events

@@ -62,6 +62,10 @@ def recorded(tmp_path: Path, body: str) -> str:
         ("getsockopt(4, SOL_TCP, TCP_KEEPIDLE, [7], [4]) = 0", "getsockopt(4, SOL_TCP, TCP_KEEPIDLE, [7200], [4]) = 0"),
         ("ioctl(4, SIOCINQ, [7]) = 0", "ioctl(4, SIOCINQ, [0]) = 0"),
         ("poll([{fd=4, events=POLLIN|POLLOUT, revents=POLLIN}], 1, 0) = 7", "poll([{fd=4, events=POLLIN|POLLOUT, revents=POLLOUT}], 1, 0) = 1"),
+        (
+            "poll([{fd=3, events=POLLIN}, {fd=4, events=POLLOUT, revents=0}], 2, 0) = 0",
+            "poll([{fd=3, events=POLLIN}, {fd=4, events=POLLOUT, revents=POLLOUT}], 2, 0) = 1",
+        ),
         ("epoll_create(1) = 5\n+0 epoll_wait(5, {events=EPOLLIN, fd=4}, 1, 0) = 1", "epoll_wait(5, {events=0, ptr=0}, 1, 0) = 0"),
         (
             "epoll_create(1) = 5\n+0 epoll_ctl(5, EPOLL_CTL_ADD, 4, {events=EPOLLOUT|EPOLLET, fd=4}) = 0\n+0 epoll_wait(5, {events=0, ptr=0}, 1, 0) = 0",

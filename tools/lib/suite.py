@@ -118,7 +118,12 @@ def main() -> int:
 
     targets = TARGETS if asked.target == "both" else (asked.target,)
     profile = nearest(os.uname().release) if asked.target == "both" else DEFAULT
-    scripts = find_scripts([asked.folder])
+    try:
+        scripts = find_scripts([asked.folder])
+    except FileNotFoundError:
+        scripts = []
+    if not scripts:
+        parser.error(f"no scripts in {asked.folder}")
     ledger = read_ledger(asked.ledger)
     began = time.monotonic()
     results: list[Result] = []
