@@ -9,6 +9,8 @@ import pytest
 from pytcp.lab.experiment import ExperimentError, Outcome, run_variant
 from pytcp.lab.record import Record
 
+DOCS = Path(__file__).parents[2] / "docs" / "experiments.md"
+
 SHORT = (("rate", "6Mbit"), ("queue", "30000"), ("warmup", "2s"), ("duration", "6s"))
 
 
@@ -57,3 +59,15 @@ def test_the_record_has_every_flow_and_the_queue_they_share(tmp_path: Path) -> N
 def test_what_cannot_be_is_said(sets: list[tuple[str, str]], says: str) -> None:
     with pytest.raises(ExperimentError, match=says):
         share(*sets)
+
+
+def test_the_page_has_these_figures_of_the_pair_that_seeds_change() -> None:
+    """BBR begins its cycle of gains at random."""
+    figures = run_variant("fairness", "cubic+bbr").figures
+    table = DOCS.read_text().partition("## Flows that compete")[2]
+    column = {cells[1]: cells[4] for cells in ([cell.strip() for cell in line.split("|")] for line in table.splitlines()) if len(cells) == 7}
+    assert column[""] == "cubic+bbr"
+    assert column["share of the first"] == f"{figures['share_1'] * 100:.1f} %"
+    assert column["Jain's index"] == f"{figures['jain']:.3f}"
+    assert column["mean delay in the queue"] == f"{figures['queue_ms']:.1f} ms"
+    assert column["packets dropped"] == f"{figures['drops']:,}"
