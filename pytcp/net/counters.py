@@ -168,3 +168,27 @@ class Mib(TcpMib):
                     if isinstance(value, int) and not name.startswith("_"):
                         values.setdefault(name, value)
         return {nstat_name(name): value for name, value in sorted(values.items()) if value or zeros}
+
+    def count_ect(self, tos: int, segs: int) -> None:
+        """Count IPv4 packets by their ECN codepoint."""
+        ecn = tos & 3
+        if ecn == 0:
+            self.IpExtInNoECTPkts += segs
+        elif ecn == 1:
+            self.IpExtInECT1Pkts += segs
+        elif ecn == 2:
+            self.IpExtInECT0Pkts += segs
+        else:
+            self.IpExtInCEPkts += segs
+
+    def count_ect6(self, tos: int, segs: int) -> None:
+        """The same for IPv6."""
+        ecn = tos & 3
+        if ecn == 0:
+            self.Ip6InNoECTPkts += segs
+        elif ecn == 1:
+            self.Ip6InECT1Pkts += segs
+        elif ecn == 2:
+            self.Ip6InECT0Pkts += segs
+        else:
+            self.Ip6InCEPkts += segs

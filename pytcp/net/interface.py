@@ -200,7 +200,7 @@ class Interface:
                         seg.gso_size = 0
                         seg.nsegs = nsegs = 1
                     if tos & 3:
-                        stack.count_ect(tos, nsegs)
+                        stack.mib.count_ect(tos, nsegs)
                     else:
                         mib.IpExtInNoECTPkts += nsegs
                     seg.truesize = ((end + 127) & ~63) + 576 if end <= GOOD_LINEAR else rx_truesize(end, length)
@@ -237,7 +237,7 @@ class Interface:
                             if frame.counted:
                                 seg.nsegs = -(-seg.length // gso_size)
                         if tos & 3:
-                            stack.count_ect(tos, seg.nsegs)
+                            stack.mib.count_ect(tos, seg.nsegs)
                         else:
                             mib.IpExtInNoECTPkts += seg.nsegs
                         seg.truesize = ((end + 127) & ~63) + 576 if end <= GOOD_LINEAR else rx_truesize(end, seg.length)
@@ -283,7 +283,7 @@ class Interface:
             seg.gso_size = gso_size
             if frame.counted:
                 seg.nsegs = -(-seg.length // gso_size)
-        stack.count_ect6(tos, seg.nsegs)
+        stack.mib.count_ect6(tos, seg.nsegs)
         seg.truesize = rx_truesize(end, seg.length)
         seg.rx = frame.buf
         entry.receive(seg)  # type: ignore[attr-defined]

@@ -49,7 +49,7 @@ def receive(stack: Stack, dev: Interface, data: bytes, kind: int, frame: RxFrame
     if vihl >> 4 != 4 or hlen < 20:
         mib.IpInHdrErrors += 1
         return
-    stack.count_ect(tos, 1)
+    stack.mib.count_ect(tos, 1)
     if hlen > size:
         mib.IpInHdrErrors += 1
         return

@@ -48,7 +48,7 @@ def _arrive(stack: Stack, dst: Dst, saddr: bytes, datagram: bytes, tos: int, ttl
         else:
             mib.IpExtInBcastPkts += 1
             mib.IpExtInBcastOctets += size
-        stack.count_ect(tos, 1)
+        stack.mib.count_ect(tos, 1)
     else:
         size = 40 + len(datagram)
         pkt = Packet(6, dst.dev, wire6.build_header(saddr, daddr, IPPROTO_UDP, len(datagram), tclass=tos, hop_limit=ttl) + datagram, kind, CSUM_UNNECESSARY)
@@ -56,7 +56,7 @@ def _arrive(stack: Stack, dst: Dst, saddr: bytes, datagram: bytes, tos: int, ttl
         mib.Ip6InOctets += size
         mib.Ip6InMcastPkts += 1
         mib.Ip6InMcastOctets += size
-        stack.count_ect6(tos, 1)
+        stack.mib.count_ect6(tos, 1)
     pkt.off = size - len(datagram)
     pkt.src, pkt.dst, pkt.proto, pkt.tos, pkt.ttl = saddr, daddr, IPPROTO_UDP, tos, ttl
     pkt.dkind = packet.TO_MULTICAST if multicast else packet.TO_BROADCAST

@@ -532,32 +532,6 @@ class Stack(TcpHost):
 
     # --- small things rooms share ---
 
-    def count_ect(self, tos: int, segs: int) -> None:
-        """Count IPv4 packets by their ECN codepoint."""
-        mib = self.mib
-        ecn = tos & 3
-        if ecn == 0:
-            mib.IpExtInNoECTPkts += segs
-        elif ecn == 1:
-            mib.IpExtInECT1Pkts += segs
-        elif ecn == 2:
-            mib.IpExtInECT0Pkts += segs
-        else:
-            mib.IpExtInCEPkts += segs
-
-    def count_ect6(self, tos: int, segs: int) -> None:
-        """The same for IPv6."""
-        mib = self.mib
-        ecn = tos & 3
-        if ecn == 0:
-            mib.Ip6InNoECTPkts += segs
-        elif ecn == 1:
-            mib.Ip6InECT1Pkts += segs
-        elif ecn == 2:
-            mib.Ip6InECT0Pkts += segs
-        else:
-            mib.Ip6InCEPkts += segs
-
     def raw_deliver(self, pkt: Packet) -> bool:
         """Show a packet to those who listen to all; whether somebody took it for his."""
         heard = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +12,14 @@ import trio
 import pytcp
 from pytcp.clock.real import RealRuntime
 from pytcp.tcp import api
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_reaches_us() -> Iterator[None]:
+    """Whoever starts the tests in the background has them ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 async def echo(stream: trio.abc.Stream) -> None:
