@@ -22,6 +22,7 @@ import importlib
 import importlib.util
 import inspect
 import linecache
+import math
 import pkgutil
 import platform
 import sys
@@ -339,7 +340,7 @@ def checked(figures: object) -> dict[str, float]:
     if not isinstance(figures, Mapping):
         raise ExperimentError(f"returned {figures!r}, which is no dict of figures")
     for name, value in figures.items():
-        if not isinstance(name, str) or not isinstance(value, int | float):
+        if not isinstance(name, str) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ExperimentError(f"returned {value!r} as figure {name!r}, which is no number")
     return dict(figures)
 

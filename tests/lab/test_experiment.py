@@ -155,6 +155,7 @@ def test_an_unknown_name_or_variant_says_what_is_near(own: Path) -> None:
         ('"size": "20kB"', '"size": "20kb"', 10, "unknown unit 'kb' of size"),
         ('return {"received"', 'return 5, {"received"', 10, "which is no dict of figures"),
         ('{"received": flow.received', '{"received": flow', 10, "as figure 'received', which is no number"),
+        ('"seconds": flow.seconds', '"seconds": float("nan")', 10, "returned nan as figure 'seconds', which is no number"),
         ("flow.done)", "False)", 15, "nothing more will happen, and the workload is not done"),
         ("client:net.ipv4.tcp_sack", "clint:net.ipv4.tcp_sack", 0, "there is no host 'clint'"),
     ],
