@@ -7,6 +7,7 @@ import fcntl
 import os
 import select
 import socket
+from ipaddress import ip_address
 
 from .errors import ScriptError, Where
 from .script import Call, Dots, Expr, ListOf, Name, Not, Or, Struct
@@ -89,13 +90,19 @@ def number(expr: Expr, where: Where, what: str = "a number") -> int:
 
 
 def address(expr: Expr, where: Where) -> str:
-    """The text of an address: inet_addr("...") or a string."""
+    """The text of an address: inet_addr("...") or a string. Raises ScriptError, for a name too: scripts look nothing up."""
     match expr:
         case bytes():
-            return expr.decode("ascii", "replace")
+            text = expr.decode("ascii", "replace")
         case Call("inet_addr" | "inet_pton" | "in6_addr", args, _) if args and isinstance(args[-1], bytes):
-            return args[-1].decode("ascii", "replace")
-    raise ScriptError(f"expected an address, and this is {describe(expr)}", where)
+            text = args[-1].decode("ascii", "replace")
+        case _:
+            raise ScriptError(f"expected an address, and this is {describe(expr)}", where)
+    try:
+        ip_address(text)
+    except ValueError:
+        raise ScriptError(f"{text!r} is neither an IPv4 nor an IPv6 address", where) from None
+    return text
 
 
 def describe(expr: Expr) -> str:

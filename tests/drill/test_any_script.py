@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pytcp.drill.errors import DrillError
@@ -22,7 +22,8 @@ OPTION = st.sampled_from([
     "SOL_SOCKET, SO_RCVBUF", "SOL_TCP, TCP_INFO", "SOL_SOCKET, SO_LINGER", "SOL_TCP, TCP_MAXSEG", "-5, 900000", "SOL_IP, IP_TOS", "1, ...",
 ])  # fmt: skip
 VALUE = st.sampled_from(["[1]", "[0]", "[-1]", "{onoff=1, linger=1}", '"cubic"', "...", "[9999999999]", "[...]", "NULL", "{}"])
-ADDRESSES = ["...", "AF_UNSPEC", '{sa_family=AF_INET, sin_port=htons(9), sin_addr=inet_addr("nowhere")}']
+NOWHERE = '{sa_family=AF_INET, sin_port=htons(9), sin_addr=inet_addr("nowhere")}'
+ADDRESSES = ["...", "AF_UNSPEC", NOWHERE]
 FLAGS = st.sampled_from(["S", "S.", ".", "P.", "F.", "R", "-", "UP.", "SF", "P7."])
 RANGES = st.sampled_from(["0:0(0)", "1:1(0)", "1:1001(1000)", "4294967295:1(2)"])
 TCP_OPTIONS = st.sampled_from(["", "<mss 0>", "<wscale 255>", "<TS val 1 ecr 9>", "<sack 9:1>", "<eol>"])
@@ -86,6 +87,7 @@ def test_every_run_ends_in_a_verdict(start: list[str], lines: list[str], ip: str
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from([LISTENING, OPEN]), st.lists(joined(TIME, " ", st.one_of(CALLS, CALLS, PACKETS)), min_size=1, max_size=6))
+@example(LISTENING, [f"+0 connect(3, {NOWHERE}, ...) = 0"])
 def test_what_is_recorded_can_be_read(start: list[str], lines: list[str]) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder, "any.pkt")
