@@ -30,6 +30,15 @@ def forced_push(sk: Sock) -> bool:
     return sk.write_seq > sk.pushed_seq + (sk.max_window >> 1)
 
 
+def push_full(sk: Sock, skb: Skb, mss_now: int) -> None:
+    """In the middle of a write: the tail is full, and more comes. It goes with what waits before it, or if it is the first of all."""
+    if forced_push(sk):
+        mark_push(sk, skb)
+        xmit.push_pending_frames(sk, mss_now, NAGLE_PUSH)
+    elif skb is sk.write_queue.head:
+        xmit.push_one(sk, mss_now)
+
+
 def push(sk: Sock, flags: int, mss_now: int, nonagle: int, size_goal: int) -> None:
     """End of a write: decide whether what was queued goes out now. `flags` are MSG_* bits."""
     skb = sk.write_queue.tail

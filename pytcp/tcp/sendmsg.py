@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from . import cwnd, fastopen_client, gates, mtu, push, rate, slab, timestamping, xmit
+from . import cwnd, fastopen_client, gates, mtu, push, rate, slab, timestamping
 from .chrono import BUSY, SNDBUF_LIMITED
 from .chrono import start as chrono_start
 from .chrono import stop as chrono_stop
@@ -143,11 +143,7 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
             break
         if skb.length < goal or flags & MSG_OOB:
             continue
-        if sk.write_seq > sk.pushed_seq + (sk.max_window >> 1):
-            push.mark_push(sk, skb)
-            xmit.push_pending_frames(sk, mss, NAGLE_PUSH)
-        elif skb is queue.head:
-            xmit.push_one(sk, mss)
+        push.push_full(sk, skb, mss)
     if done:
         if sk.tstamp_flags:
             timestamping.wish(sk)

@@ -15,7 +15,7 @@ import errno
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from . import fastopen_client, gates, icmp_err, memory, mtu, push, sendmsg, timestamping, xmit
+from . import fastopen_client, gates, icmp_err, memory, mtu, push, sendmsg, timestamping
 from .const import ACK, MSG_EOR, MSG_MORE, MSG_OOB, NAGLE_PUSH, POLLERR, PSH
 from .skb import Skb
 from .sockopt import SO_ZEROCOPY
@@ -168,11 +168,7 @@ def _queue(sk: Sock, pieces: list[memoryview], flags: int, held: Held) -> int:
             break
         if skb.length < goal or flags & MSG_OOB:
             continue
-        if sk.write_seq > sk.pushed_seq + (sk.max_window >> 1):
-            push.mark_push(sk, skb)
-            xmit.push_pending_frames(sk, mss, NAGLE_PUSH)
-        elif skb is queue.head:
-            xmit.push_one(sk, mss)
+        push.push_full(sk, skb, mss)
     if sk.tstamp_flags:
         timestamping.wish(sk)
     push.push(sk, flags, mss, sk.nonagle, goal)
