@@ -6,8 +6,12 @@ calls, so nothing is handed from task to task and nothing is allocated per frame
 in whole milliseconds on Linux (`epoll_wait`) while pacing and the emulated wire need microseconds;
 it counts CLOCK_MONOTONIC, the clock of `heap.now_ns`, so no conversion between clocks is needed.
 
-A sleeper takes tens of microseconds to wake. With net.core.busy_poll (as on Linux 0, off, unless set) the
-device task does not sleep for so many microseconds after a frame: it takes turns with the programs and looks.
+When trio's loop has slept, a pass runs at once, in an instrument of the loop, so that the programs it wakes run in the
+same turn; the device's task has only to wait again. While programs keep the loop awake, the device's task runs the
+passes in its turn.
+
+A sleeper takes tens of microseconds to wake. With net.core.busy_poll (as on Linux 0, off, unless set) the loop is
+kept from sleeping for so many microseconds after a frame: nothing but the devices and the timers is looked at then.
 
 After a burst of passes the task checkpoints even when frames are left: the programs are tasks of
 the same loop, and a bulk transfer must not starve the reader it feeds.
@@ -27,7 +31,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from .heap import NEVER, TimerHeap
-from .runtime import BUDGET, Runtime, Tunables
+from .runtime import BUDGET, Runtime
 
 if TYPE_CHECKING:
     from pytcp.link.frame import Link
@@ -66,14 +70,49 @@ class TimerFd:
         os.close(self.fd)
 
 
+class _AtOnce(trio.abc.Instrument):
+    """Runs a burst when the loop has slept, before any task has its turn: most likely a device or a timer woke it, and a needless pass is cheap."""
+
+    def __init__(self, runtime: RealRuntime) -> None:
+        self.runtime = runtime
+        self.served = False  # in this turn of the loop: the tasks that were woken need not
+
+    def after_io_wait(self, timeout: float) -> None:
+        runtime = self.runtime
+        self.served = timeout > 0 and not runtime.serving
+        if self.served:
+            runtime.serve_at_once()
+
+
+class _BusyPoll(trio.abc.Instrument):
+    """Looks at the devices for a while where the loop would sleep (net.core.busy_poll)."""
+
+    def __init__(self, runtime: RealRuntime) -> None:
+        self.runtime = runtime
+        self.until_ns = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        if timeout > 0:
+            now = time.monotonic_ns
+            until_ns = min(self.until_ns, now() + int(timeout * _NS))
+            poll = self.runtime.sources.poll
+            while now() < until_ns and not poll(0):
+                pass
+
+
 class RealRuntime(Runtime):
     """Drives a stack in real time: `await nursery.start(runtime.run)`, or `nursery.start_soon`."""
 
     def __init__(self, heap: TimerHeap | None = None, *, budget: int = BUDGET, burst: int = BURST) -> None:
         super().__init__(heap, budget=budget)
         self.burst = burst
-        self._serving = False  # some task is between two bursts
+        self.sources = select.poll()  # the devices, and the timer while it runs
+        self.serving = False  # some task is between two bursts
+        self._at_once = _AtOnce(self)
+        self._busy: _BusyPoll | None = None  # while net.core.busy_poll is set
         self._in_pass = False
+        self._left = False  # `serve_at_once` has left something to do
+        self._failed: BaseException | None = None  # what a callback raised in it
         self._sleeper: trio.lowlevel.Task | None = None  # the kick task while it is parked
         self._nursery: trio.Nursery | None = None
         self._timerfd: TimerFd | None = None
@@ -90,21 +129,29 @@ class RealRuntime(Runtime):
     def kick(self) -> None:
         if not self.kicked:
             self.kicked = True
-            if self._sleeper is not None and not self._serving and not self._in_pass:
-                sleeper = self._sleeper
-                self._sleeper = None
-                trio.lowlevel.reschedule(sleeper)
+            if not self.serving and not self._in_pass:
+                self._wake_kicks()
+
+    def _wake_kicks(self) -> None:
+        if self._sleeper is not None:
+            sleeper = self._sleeper
+            self._sleeper = None
+            trio.lowlevel.reschedule(sleeper)
 
     def add_link(self, link: Link) -> None:
         super().add_link(link)
+        if link.fileno() >= 0:
+            self.sources.register(link.fileno(), select.POLLIN)
         if self._nursery is not None and link.fileno() >= 0:
             self._nursery.start_soon(self._watch, link)
 
     def remove_link(self, link: Link) -> None:
         known = link in self.links
         super().remove_link(link)
-        if known and self._nursery is not None and link.fileno() >= 0:
-            trio.lowlevel.notify_closing(link.fileno())
+        if known and link.fileno() >= 0:
+            self.sources.unregister(link.fileno())
+            if self._nursery is not None:
+                trio.lowlevel.notify_closing(link.fileno())
 
     @trio.lowlevel.enable_ki_protection
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -114,6 +161,8 @@ class RealRuntime(Runtime):
         if self._nursery is not None:
             raise RuntimeError("this runtime is already running")
         self._timerfd = TimerFd()
+        self.sources.register(self._timerfd.fd, select.POLLIN)
+        trio.lowlevel.add_instrument(self._at_once)
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -125,8 +174,11 @@ class RealRuntime(Runtime):
                 nursery.start_soon(self._kicks)
                 task_status.started()
         finally:
+            trio.lowlevel.remove_instrument(self._at_once)
+            self._stop_busy_poll()
             self.heap.on_earlier = None
             self._nursery = None
+            self.sources.unregister(self._timerfd.fd)
             self._timerfd.close()
             self._timerfd = None
             self._armed = NEVER
@@ -141,7 +193,7 @@ class RealRuntime(Runtime):
                 self._armed = when_ns
                 self._timerfd.set(when_ns)
 
-    def _burst(self) -> bool:
+    def pass_burst(self) -> bool:
         """Passes until nothing is asked for, at most `burst` and one full budget; True when something still is."""
         self._in_pass = True
         try:
@@ -156,16 +208,25 @@ class RealRuntime(Runtime):
             self._on_earlier(deadline)
         return more
 
+    def serve_at_once(self) -> None:
+        """A burst outside any task. What it leaves to do, an error to raise among it, is the kick task's."""
+        try:
+            self._left = self.pass_burst()
+        except BaseException as failed:  # trio would only log it
+            self._failed = failed
+        if self._left or self._failed is not None:
+            self._wake_kicks()
+
     @trio.lowlevel.enable_ki_protection
     async def _go_on(self) -> None:
         """More bursts, as a burst has asked for, each after a turn for the programs."""
-        self._serving = True
+        self.serving = True
         try:
             await trio.lowlevel.checkpoint()
-            while self._burst():
+            while self.pass_burst():
                 await trio.lowlevel.checkpoint()
         finally:
-            self._serving = False
+            self.serving = False
 
     @trio.lowlevel.enable_ki_protection
     async def _watch(self, link: Link) -> None:
@@ -175,27 +236,26 @@ class RealRuntime(Runtime):
                 await trio.lowlevel.wait_readable(fd)
             except trio.ClosedResourceError:
                 return
-            if not self._serving and self._burst():
+            if not self._at_once.served and not self.serving and self.pass_burst():
                 await self._go_on()
-            if self.tunables is not None and self.tunables.busy_poll:
-                await self._look_on(link, self.tunables)
+            tunables = self.tunables
+            if tunables is not None and (tunables.busy_poll or self._busy is not None):
+                self._watch_on(tunables.busy_poll)
 
-    @trio.lowlevel.enable_ki_protection
-    async def _look_on(self, link: Link, tunables: Tunables) -> None:
-        """Stay awake until `busy_poll` us have passed without a frame."""
-        poller = select.poll()
-        poller.register(link.fileno(), select.POLLIN)
-        last = time.monotonic_ns()
-        while True:
-            await trio.lowlevel.checkpoint()
-            if link not in self.links:
-                return
-            if poller.poll(0):
-                if not self._serving and self._burst():
-                    await self._go_on()
-                last = time.monotonic_ns()
-            elif time.monotonic_ns() - last >= tunables.busy_poll * 1000:
-                return
+    def _watch_on(self, busy_poll: int) -> None:
+        """A frame has come: keep the loop awake for `busy_poll` us, 0 = no more."""
+        if not busy_poll:
+            self._stop_busy_poll()
+            return
+        if self._busy is None:
+            self._busy = _BusyPoll(self)
+            trio.lowlevel.add_instrument(self._busy)
+        self._busy.until_ns = time.monotonic_ns() + busy_poll * 1000
+
+    def _stop_busy_poll(self) -> None:
+        if self._busy is not None:
+            trio.lowlevel.remove_instrument(self._busy)
+            self._busy = None
 
     @trio.lowlevel.enable_ki_protection
     async def _timers(self) -> None:
@@ -206,13 +266,18 @@ class RealRuntime(Runtime):
             self._armed = NEVER if deadline is None else deadline
             timerfd.set(0 if deadline is None else max(deadline, 1))
             await trio.lowlevel.wait_readable(timerfd.fd)
-            if not self._serving and self._burst():
+            if not self._at_once.served and not self.serving and self.pass_burst():
                 await self._go_on()
 
     @trio.lowlevel.enable_ki_protection
     async def _kicks(self) -> None:
         while True:
-            if self.kicked and not self._serving and self._burst():
+            if self._failed is not None:
+                raise self._failed
+            if self._left:
+                self._left = False
+                await self._go_on()
+            elif self.kicked and not self.serving and self.pass_burst():
                 await self._go_on()
             self._sleeper = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort_kicks)

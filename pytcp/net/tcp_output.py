@@ -70,6 +70,7 @@ class TcpOutput:
     mib: Mib
     random: Random
     pmtu: PmtuCache
+    in_pass: bool
 
     def __init__(self) -> None:
         self.gen = 0  # of routes and addresses; a Dst with another one is looked up again
@@ -154,6 +155,9 @@ class TcpOutput:
             if whole and dev.up:
                 if dev.put(frame):
                     dev.tx_packets += 1
+                    if not gso_size and not self.in_pass:
+                        # somebody may wait for a short message: the peer has it while this call does its books
+                        dev.ring.flush()
                     return 0
                 dev.tx_dropped += 1
                 return 1

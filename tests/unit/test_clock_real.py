@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import trio
@@ -185,7 +187,8 @@ def test_many_kicks_from_a_program_are_one_pass_and_none_runs_inside_the_call() 
         for _i in range(100):
             runtime.kick()
         counts.append(runtime.passes - before)
-        await trio.sleep(0.01)
+        for _turn in range(10):  # without letting the loop sleep: waking, it has a pass of its own
+            await trio.lowlevel.checkpoint()
         counts.append(runtime.passes - before)
 
     trio.run(with_runtime, runtime, body)
@@ -318,6 +321,95 @@ def test_the_runtime_runs_once_at_a_time_and_again_after_it_was_cancelled() -> N
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+# --- woken from sleep by a device ---
+
+
+def while_asleep(act: Callable[[], object]) -> threading.Thread:
+    """Does `act` from another thread a little later, so that the loop has gone to sleep by then."""
+    timer = threading.Timer(0.02, act)
+    timer.start()
+    return timer
+
+
+class Turns(trio.abc.Instrument):
+    """Counts the turns of trio's loop."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.turn += 1
+
+
+def test_a_program_runs_in_the_same_turn_as_the_frame_that_wakes_it(pair: tuple[SocketLink, socket.socket]) -> None:
+    link, peer = pair
+    runtime = RealRuntime()
+    turns = Turns()
+    got = trio.Event()
+    seen: list[int] = []
+
+    def rx(frame: RxFrame) -> None:
+        seen.append(turns.turn)
+        got.set()
+
+    link.rx = rx
+    runtime.add_link(link)
+
+    async def body(_: trio.Nursery) -> None:
+        trio.lowlevel.add_instrument(turns)
+        thread = while_asleep(lambda: peer.send(b"wake up"))
+        await got.wait()
+        seen.append(turns.turn)
+        thread.join()
+
+    trio.run(with_runtime, runtime, body)
+    assert seen[0] == seen[1]
+
+
+def test_what_a_frame_leaves_to_do_is_done_after_the_programs_had_a_turn(pair: tuple[SocketLink, socket.socket]) -> None:
+    link, peer = pair
+    runtime = RealRuntime(budget=1, burst=1)
+    log: list[str] = []
+    first, last = trio.Event(), trio.Event()
+
+    def rx(frame: RxFrame) -> None:
+        log.append(bytes(frame.data).decode())
+        (last if len(log) > 2 else first).set()
+
+    link.rx = rx
+    runtime.add_link(link)
+
+    def two() -> None:
+        peer.send(b"one")
+        peer.send(b"two")
+
+    async def body(_: trio.Nursery) -> None:
+        thread = while_asleep(two)
+        await first.wait()
+        log.append("program")
+        await last.wait()
+        thread.join()
+
+    trio.run(with_runtime, runtime, body)
+    assert log == ["one", "program", "two"]
+
+
+def test_an_error_in_a_pass_that_a_frame_woke_is_raised_where_the_runtime_runs(pair: tuple[SocketLink, socket.socket]) -> None:
+    link, peer = pair
+    runtime = RealRuntime()
+
+    def rx(frame: RxFrame) -> None:
+        raise ZeroDivisionError("a bug in a callback")
+
+    link.rx = rx
+    runtime.add_link(link)
+    thread = while_asleep(lambda: peer.send(b"any"))
+    with pytest.raises(ExceptionGroup) as raised:
+        trio.run(runtime.run)
+    thread.join()
+    assert raised.group_contains(ZeroDivisionError, match="a bug in a callback")
+
+
 # --- net.core.busy_poll ---
 
 
@@ -326,40 +418,61 @@ class Settings:
         self.busy_poll = busy_poll
 
 
-def frames_and_sleeps(monkeypatch: pytest.MonkeyPatch, busy_poll: int) -> tuple[int, int]:
-    """Five frames, half a millisecond apart, to a device: how many came, and how often the runtime went to sleep on the descriptor before the last."""
+class Looks:
+    """The runtime's poller, counting how often it is asked."""
+
+    def __init__(self, poller: Any) -> None:
+        self.poller = poller
+        self.count = 0
+
+    def poll(self, timeout: int) -> Any:
+        self.count += 1
+        return self.poller.poll(timeout)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.poller, name)
+
+
+def looks_and_frames(busy_poll: int) -> tuple[int, int, int]:
+    """Five frames to a loop that has nothing else to do, 2 ms apart: how often the devices were looked at, how many frames came, and how
+    many looks one more frame brings when the setting is off again."""
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    sleeps = 0
-    wait_readable = trio.lowlevel.wait_readable
-
-    async def counted(fd: int) -> None:
-        nonlocal sleeps
-        sleeps += fd == near.fileno()
-        await wait_readable(fd)
-
-    monkeypatch.setattr(trio.lowlevel, "wait_readable", counted)
     link = SocketLink(near)
-    came: list[bytes] = []
-    link.rx = lambda frame: came.append(bytes(frame.data))
+    came = 0
+    news = trio.Event()
 
-    async def main() -> tuple[int, int]:
+    def rx(frame: RxFrame) -> None:
+        nonlocal came
+        came += 1
+        news.set()
+
+    link.rx = rx
+
+    async def frame() -> None:
+        nonlocal news
+        news = trio.Event()
+        thread = threading.Timer(0.002, far.send, (b"a frame",))
+        thread.start()
+        await news.wait()
+        thread.join()
+
+    async def main() -> tuple[int, int, int]:
         runtime = RealRuntime()
-        runtime.tunables = Settings(busy_poll)
+        tunables = runtime.tunables = Settings(busy_poll)
+        looks = runtime.sources = Looks(runtime.sources)
         runtime.add_link(link)
         async with trio.open_nursery() as nursery:
             await nursery.start(runtime.run)
+            for _ in range(5):
+                await frame()
+            watched = looks.count
+            tunables.busy_poll = 0
+            await frame()  # is still watched for, and its task sees that it is the last
+            before = looks.count
+            await frame()
             await trio.testing.wait_all_tasks_blocked()
-            for number in range(5):
-                far.send(bytes([number]) * 60)
-                while len(came) <= number:
-                    await trio.lowlevel.checkpoint()
-                await trio.sleep(0.0005)
-            before = sleeps
-            runtime.tunables.busy_poll = 0  # the last look ends, and the device's task sleeps
-            await trio.testing.wait_all_tasks_blocked()
-            assert sleeps > before or not busy_poll
             nursery.cancel_scope.cancel()
-        return len(came), before
+        return watched, came, looks.count - before
 
     try:
         return trio.run(main)
@@ -368,9 +481,18 @@ def frames_and_sleeps(monkeypatch: pytest.MonkeyPatch, busy_poll: int) -> tuple[
         far.close()
 
 
-def test_without_busy_poll_the_device_is_slept_on_after_every_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert frames_and_sleeps(monkeypatch, 0) == (5, 6)
+def test_without_busy_poll_the_loop_sleeps_at_once() -> None:
+    assert looks_and_frames(0) == (0, 7, 0)
 
 
-def test_with_busy_poll_it_is_watched_and_slept_on_again_when_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert frames_and_sleeps(monkeypatch, 60_000_000) == (5, 1)
+def test_with_busy_poll_they_are_looked_at_until_a_frame_comes_and_no_more_when_it_is_off_again() -> None:
+    looks, frames, afterwards = looks_and_frames(60_000_000)
+    assert frames == 7
+    assert looks > 50
+    assert not afterwards
+
+
+def test_busy_poll_ends_after_its_time() -> None:
+    looks, frames, _ = looks_and_frames(1)
+    assert frames == 7
+    assert looks < 50
