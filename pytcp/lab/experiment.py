@@ -37,7 +37,7 @@ from pytcp.tcp import profiles
 
 from . import experiments, units
 from .record import Record
-from .units import Kind
+from .units import Between, Kind
 
 if TYPE_CHECKING:
     from pytcp.link.delayed import Delayed
@@ -70,29 +70,36 @@ class Parameter(NamedTuple):
     default: Any
     kind: Kind | None  # of a quantity
     choices: tuple[str, ...] = ()
+    limits: Between | None = None
 
     def parse(self, value: Setting) -> Any:
         """The value a setting stands for. Raises ExperimentError."""
         try:
-            if self.choices:
-                if str(value) not in self.choices:
-                    raise ValueError(f"{value!r} is not one of {', '.join(self.choices)}")
-                return str(value)
-            if self.kind is not None:
-                return value if isinstance(value, int) and not isinstance(value, bool) else units.parse(str(value), self.kind)
-            if isinstance(self.default, bool):
-                words = {"0": False, "no": False, "false": False, "off": False, "1": True, "yes": True, "true": True, "on": True}
-                if str(value).lower() not in words:
-                    raise ValueError(f"{value!r} is neither yes nor no")
-                return words[str(value).lower()]
-            if isinstance(self.default, int | float):
-                try:
-                    return type(self.default)(value)
-                except ValueError:
-                    raise ValueError(f"{value!r} is not a {'whole ' if isinstance(self.default, int) else ''}number") from None
-            return str(value)
+            parsed = self._parse(value)
+            if self.limits is not None:
+                self.limits.check(parsed)
+            return parsed
         except ValueError as error:
             raise ExperimentError(f"{self.name}: {error}") from None
+
+    def _parse(self, value: Setting) -> Any:
+        if self.choices:
+            if str(value) not in self.choices:
+                raise ValueError(f"{value!r} is not one of {', '.join(self.choices)}")
+            return str(value)
+        if self.kind is not None:
+            return value if isinstance(value, int) and not isinstance(value, bool) else units.parse(str(value), self.kind)
+        if isinstance(self.default, bool):
+            words = {"0": False, "no": False, "false": False, "off": False, "1": True, "yes": True, "true": True, "on": True}
+            if str(value).lower() not in words:
+                raise ValueError(f"{value!r} is neither yes nor no")
+            return words[str(value).lower()]
+        if isinstance(self.default, int | float):
+            try:
+                return type(self.default)(value)
+            except ValueError:
+                raise ValueError(f"{value!r} is not a {'whole ' if isinstance(self.default, int) else ''}number") from None
+        return str(value)
 
     def show(self) -> str:
         """The default, as it would be written."""
@@ -247,9 +254,11 @@ def _parameters(run: Callable[..., Figures]) -> Iterable[Parameter]:
     for name, given in list(inspect.signature(run, eval_str=True).parameters.items())[1:]:
         if given.default is inspect.Parameter.empty:
             raise ExperimentError(f"parameter {name!r} has no default")
-        kinds = [kind for kind in getattr(given.annotation, "__metadata__", ()) if isinstance(kind, Kind)]
+        about = getattr(given.annotation, "__metadata__", ())
+        kind = next((each for each in about if isinstance(each, Kind)), None)
+        limits = next((each for each in about if isinstance(each, Between)), None)
         choices = get_args(given.annotation) if get_origin(given.annotation) is Literal else ()
-        yield Parameter(name, given.default, kinds[0] if kinds else None, choices)
+        yield Parameter(name, given.default, kind, choices, limits)
 
 
 # --- finding them ---

@@ -2,12 +2,13 @@
 
 Inside everything is an integer of the smallest unit: ns, bytes, bit/s. A parameter of an experiment names its
 kind by its annotation (`Time`, `Bytes`, `Rate`, `Count`), so the function's signature is also the list of what
-may be set, in which units.
+may be set, in which units; `Between` says from where to where.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
@@ -27,10 +28,34 @@ BYTES = Kind("size", {"B": 1, "kB": 1_000, "KB": 1_000, "MB": 1_000_000, "GB": 1
 RATE = Kind("rate", {"bit": 1, "kbit": 1_000, "Mbit": 1_000_000, "Gbit": 1_000_000_000}, False)
 COUNT = Kind("number", {"k": 1_000, "M": 1_000_000}, True)
 
+
+
+class Between(NamedTuple):
+    """The values a parameter may have, both ends among them."""
+
+    low: float
+    high: float = math.inf
+
+    def check(self, value: float) -> None:
+        """Raises ValueError."""
+        if not self.low <= value <= self.high:
+            ends = f"at least {self.low}" if self.high == math.inf else f"between {self.low} and {self.high}"
+            raise ValueError(f"{value} is not {ends}")
+
+
+SOME = Between(1)
+
 Time = Annotated[int, TIME]  # ns
 Bytes = Annotated[int, BYTES]
 Rate = Annotated[int, RATE]  # bit/s
 Count = Annotated[int, COUNT]
+SomeTime = Annotated[Time, SOME]
+SomeBytes = Annotated[Bytes, SOME]
+SomeRate = Annotated[Rate, SOME]
+Some = Annotated[Count, SOME]
+Mtu = Annotated[int, Between(68, 65535)]
+Mtu6 = Annotated[int, Between(1280, 65535)]  # of a path of IPv6
+Share = Annotated[float, Between(0, 1)]
 
 US = 1_000
 MS = 1_000_000

@@ -18,16 +18,16 @@ from pytcp.lab.units import BYTES, COUNT, RATE, TIME, Kind
 DOCS = Path(__file__).parents[2] / "docs" / "experiments.md"
 
 OWN = '''
-from typing import Literal
+from typing import Annotated, Literal
 
 from pytcp.lab.experiment import Figures, experiment
-from pytcp.lab.units import MS, Bytes, Count, Rate, Time
+from pytcp.lab.units import MS, Between, Share, SomeBytes, Time
 from pytcp.lab.workloads import Bulk
 from pytcp.lab.world import World
 
-
+Few = Annotated[int, Between(1, 8)]
 @experiment("mine", "A question", variants={"plain": {}, "small": {"size": "20kB", "client:net.ipv4.tcp_sack": 0}})
-def run(world: World, size: Bytes = 100_000, rtt: Time = 10 * MS, how: Literal["a", "b"] = "a", fast: bool = False, share: float = 0.5, n: int = 2) -> Figures:
+def run(world: World, size: SomeBytes = 100_000, rtt: Time = 10 * MS, how: Literal["a", "b"] = "a", fast: bool = False, share: Share = 0.5, n: Few = 2) -> Figures:
     client, server = world.host("client"), world.host("server")
     world.wire(client, server, delay=rtt // 2)
     flow = Bulk(server, client, size)
@@ -129,6 +129,10 @@ def test_the_users_setting_is_the_last(own: Path) -> None:
         ("rtt", "'rtt' is not KEY=VALUE"),
         ("share=half", "share: 'half' is not a number"),
         ("n=2x", "n: '2x' is not a whole number"),
+        ("size=0", "size: 0 is not at least 1"),
+        ("n=9", "n: 9 is not between 1 and 8"),
+        ("share=1.5", "share: 1.5 is not between 0 and 1"),
+        ("share=nan", "share: nan is not between 0 and 1"),
     ],
 )
 def test_a_wrong_setting_says_what_is_near(own: Path, setting: str, says: str) -> None:
@@ -151,7 +155,7 @@ def test_an_unknown_name_or_variant_says_what_is_near(own: Path) -> None:
         ("def run(", "def run((", 11, "invalid syntax"),
         ('world.host("client")', 'world.hots("client")', 12, "AttributeError: 'World' object has no attribute 'hots'"),
         ("delay=rtt // 2", "dealy=rtt // 2", 13, "TypeError"),
-        ("size: Bytes = 100_000", "size: Bytes", 10, "parameter 'size' has no default"),
+        ("size: SomeBytes = 100_000", "size: SomeBytes", 10, "parameter 'size' has no default"),
         ('"size": "20kB"', '"size": "20kb"', 10, "unknown unit 'kb' of size"),
         ('return {"received"', 'return 5, {"received"', 10, "which is no dict of figures"),
         ('{"received": flow.received', '{"received": flow', 10, "as figure 'received', which is no number"),
@@ -195,9 +199,9 @@ def test_variants_that_differ_in_a_sysctl_of_one_host_stay_apart(own: Path) -> N
     assert load(str(own)).distinct([("size", "20kB"), ("client:net.ipv4.tcp_sack", "0")]) == ["small"]
 
 
-def test_a_wire_refuses_an_mtu_that_ip_does_not_have() -> None:
-    output = message("scaling-ratio", "--variant", "128-never", "--set", "mtu=3")
-    assert "an mtu of 3 bytes; IPv4 has 68 to 65535" in output
+def test_a_wire_refuses_an_mtu_that_ip_does_not_have(own: Path) -> None:
+    own.write_text(OWN.replace("delay=rtt // 2", "delay=rtt // 2, mtu=3"))
+    assert "an mtu of 3 bytes; IPv4 has 68 to 65535" in message(own)
 
 
 def test_the_notes_of_an_experiment_are_not_said_of_other_settings(own: Path) -> None:
@@ -206,9 +210,17 @@ def test_the_notes_of_an_experiment_are_not_said_of_other_settings(own: Path) ->
     assert "\nDifferences (without these settings)\n- The reason." in cli("run", own, "-j", "1", "--set", "size=30kB").output
 
 
-def test_a_setting_that_makes_no_sense_shows_where_it_failed() -> None:
-    output = message("tso-autosizing", "--variant", "xmit", "--set", "rtt=0")
-    assert re.search(r"tso_autosizing\.py:\d+: ZeroDivisionError", output)
+def test_a_setting_that_makes_no_sense_shows_where_it_failed(own: Path) -> None:
+    own.write_text(OWN.replace("delay=rtt // 2", "delay=rtt // n // (n - 2)"))
+    assert re.search(r"mine\.py:\d+: ZeroDivisionError", message(own))
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_an_experiment_divides_by_or_waits_for_is_not_nothing(name: str) -> None:
+    for parameter in load(name).parameters.values():
+        if parameter.name in ("size", "requests", "connections", "transactions", "message", "mtu", "duration", "rounds"):
+            with pytest.raises(ExperimentError, match=f"{parameter.name}: 0 is not "):
+                parameter.parse("0")
 
 
 def test_a_file_without_an_experiment_and_one_with_two(own: Path) -> None:

@@ -16,7 +16,7 @@ import trio
 from pytcp.lab.distribution import PERCENTILES, percentiles, sampler
 from pytcp.lab.experiment import ExperimentError, Figure, Figures, experiment
 from pytcp.lab.transactions import OpenLoop
-from pytcp.lab.units import MS, SECOND, US, Bytes, Count, Time
+from pytcp.lab.units import MS, SECOND, US, Count, Mtu, Share, Some, SomeBytes, Time
 from pytcp.lab.workloads import SmallWrites
 from pytcp.lab.world import World
 from pytcp.link.delayed import Delayed, DelayedRing
@@ -74,15 +74,15 @@ Completions = Literal["reliable", "late", "missed"]
 def run(
     world: World,
     completions: Completions = "missed",
-    requests: Count = 60_000,
-    connections: Count = 128,
-    rate: Count = 10_000,
-    first: Bytes = 2048,
-    second: Bytes = 1048,
-    mtu: int = 9001,
+    requests: Some = 60_000,
+    connections: Some = 128,
+    rate: Some = 10_000,
+    first: SomeBytes = 2048,
+    second: SomeBytes = 1048,
+    mtu: Mtu = 9001,
     rtt: Time = 200 * US,
-    missed: float = 1.5e-4,
-    late: float = 1.5e-4,
+    missed: Share = 1.5e-4,
+    late: Share = 1.5e-4,
     late_by: Time = 2 * MS,
     writes: Count = 4000,
 ) -> Figures:
@@ -131,7 +131,7 @@ def completion_times(completions: Completions, missed: float, late: float, late_
 
 
 @run.over_tap(mtu=9001, completions=lambda completions, late_by: completion_times(completions, 0.02, 0.02, late_by))
-async def over_tap(real: Real, requests: Count = 400, first: Bytes = 2048, second: Bytes = 1048) -> Figures:
+async def over_tap(real: Real, requests: Some = 400, first: SomeBytes = 2048, second: SomeBytes = 1048) -> Figures:
     real.set_delay(0)
 
     async def answer(stream: TcpStream) -> None:

@@ -16,7 +16,7 @@ import trio
 from pytcp.lab.distribution import percentile
 from pytcp.lab.dumbbell import Dumbbell
 from pytcp.lab.experiment import ExperimentError, Figure, Figures, Table, experiment
-from pytcp.lab.units import MS, SECOND, Bytes, Rate, Time, nearest
+from pytcp.lab.units import MS, SECOND, Bytes, SomeRate, SomeTime, Time, nearest
 from pytcp.lab.wires import CoDel, Impairment, Red
 from pytcp.lab.workloads import TCP_CONGESTION, Bulk, jain
 from pytcp.lab.world import World
@@ -49,7 +49,7 @@ ENDLESS = 1 << 50  # bytes to send
 def run(
     world: World,
     flows: str = "cubic+cubic",
-    rate: Rate = 20_000_000,
+    rate: SomeRate = 20_000_000,
     rtt: Time = 40 * MS,
     extra: Time = 0,
     queue: Bytes = 100_000,
@@ -57,7 +57,7 @@ def run(
     ecn: bool = False,
     stagger: Time = 1 * SECOND,
     warmup: Time = 4 * SECOND,
-    duration: Time = 10 * SECOND,
+    duration: SomeTime = 10 * SECOND,
 ) -> Figures:
     controls = split(flows)
     if ecn and aqm == "droptail":
@@ -107,12 +107,12 @@ def run(
 async def over_tap(
     real: Real,
     flows: str = "cubic+cubic",
-    rate: Rate = 20_000_000,
+    rate: SomeRate = 20_000_000,
     rtt: Time = 40 * MS,
     queue: Bytes = 100_000,
     stagger: Time = 1 * SECOND,
     warmup: Time = 4 * SECOND,
-    duration: Time = 10 * SECOND,
+    duration: SomeTime = 10 * SECOND,
 ) -> Figures:
     from pytcp.lab.mixed import mixed
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pytcp.lab.experiment import ExperimentError, Figure, Figures, Setting, experiment
+from pytcp.lab.experiment import Figure, Figures, Setting, experiment
 from pytcp.lab.hosts import AF_INET6
 from pytcp.lab.transactions import RequestResponse
-from pytcp.lab.units import MS, SECOND, US, Bytes, Count, Rate, Time
+from pytcp.lab.units import MS, SECOND, US, Bytes, Count, Mtu6, Rate, Some, SomeBytes, Time
 from pytcp.lab.workloads import Bulk
 from pytcp.lab.world import World
 from pytcp.link.emulator import Impairment
@@ -72,11 +72,11 @@ from pytcp.link.emulator import Impairment
 )
 def run(
     world: World,
-    message: Bytes = 80_000,
-    transactions: Count = 2000,
+    message: SomeBytes = 80_000,
+    transactions: Some = 2000,
     rtt: Time = 100 * US,
     rate: Rate = 100_000_000_000,
-    mtu: int = 4168,
+    mtu: Mtu6 = 4168,
     gso_max: Bytes = 131_072,
     wakeup: Time = 2 * US,
     qdisc: Literal["none", "pfifo", "fq"] = "none",
@@ -84,8 +84,6 @@ def run(
     bulk_rate: Rate = 50_000_000,
     bulk_queue: Count = 619,
 ) -> Figures:
-    if not transactions:
-        raise ExperimentError("transactions: there must be one")
     # a window that holds two messages from the start
     buffers: dict[str, Setting] = {"net.ipv4.tcp_rmem": "4096 1048576 33554432"}
     client, server = world.host("client", buffers), world.host("server", buffers)

@@ -14,7 +14,7 @@ from pytcp.lab import litmus
 from pytcp.lab.distribution import PERCENTILES, percentiles, sampler
 from pytcp.lab.experiment import Figure, Figures, experiment
 from pytcp.lab.transactions import OpenLoop
-from pytcp.lab.units import MS, US, Count, Time
+from pytcp.lab.units import MS, US, Share, Some, Time
 from pytcp.lab.world import World
 from pytcp.link.delayed import Delayed
 from pytcp.sockets.socket import IPPROTO_TCP, TCP_NODELAY
@@ -57,12 +57,12 @@ FASTEST = 0.5  # ms; not published
 )
 def run(
     world: World,
-    requests: Count = 60_000,
-    connections: Count = 128,
-    rate: Count = 10_000,
-    missed: float = 1.5e-4,
+    requests: Some = 60_000,
+    connections: Some = 128,
+    rate: Some = 10_000,
+    missed: Share = 1.5e-4,
     rtt: Time = 200 * US,
-    rounds: Count = 10_000_000,
+    rounds: Some = 10_000_000,
 ) -> Figures:
     client, server = world.host("client"), world.host("server")
     barrier = bool(server.stack.sysctl.push_barrier)

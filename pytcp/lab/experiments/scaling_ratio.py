@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from pytcp.lab.experiment import Figure, Figures, experiment
-from pytcp.lab.units import US, Bytes, Time
+from pytcp.lab.units import US, Mtu, SomeBytes, Time
 from pytcp.lab.workloads import Bulk
 from pytcp.lab.world import World
 from pytcp.sockets.socket import SOL_SOCKET, Socket
@@ -55,7 +55,7 @@ SO_RCVBUF = 8
     fitted=("The round trip of 138.4 ms is chosen so that 128 with a fixed clamp takes 22 s; the thread does not give it.",),
     real="pytcp downloads 1 MB from the kernel over a TAP with the same delay, with each default.",
 )
-def run(world: World, size: Bytes = 10_000_000, rtt: Time = 138_400 * US, rcvbuf: Bytes = 65_536, mtu: int = 1500) -> Figures:
+def run(world: World, size: SomeBytes = 10_000_000, rtt: Time = 138_400 * US, rcvbuf: SomeBytes = 65_536, mtu: Mtu = 1500) -> Figures:
     client, server = world.host("client"), world.host("server")
     world.wire(client, server, delay=rtt // 2, mtu=mtu, receive="segments")
 
@@ -86,7 +86,7 @@ def run(world: World, size: Bytes = 10_000_000, rtt: Time = 138_400 * US, rcvbuf
 
 
 @run.over_tap()
-async def over_tap(real: Real, size: Bytes = 1_000_000, rtt: Time = 138_400 * US, rcvbuf: Bytes = 65_536) -> Figures:
+async def over_tap(real: Real, size: SomeBytes = 1_000_000, rtt: Time = 138_400 * US, rcvbuf: SomeBytes = 65_536) -> Figures:
     real.set_delay(rtt // 2)
 
     def small_buffer(socket: Socket) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import trio
 
 from pytcp.lab.experiment import Figure, Figures, experiment
-from pytcp.lab.units import MS, SECOND, US, Bytes, Rate, Time
+from pytcp.lab.units import MS, SECOND, US, Mtu, Rate, SomeBytes, SomeTime, Time
 from pytcp.lab.workloads import Bulk
 from pytcp.lab.world import World
 from pytcp.link.delayed import Delayed
@@ -67,13 +67,13 @@ OTHERS = {"out": 11, "in": 13}  # packets of the thread's hosts that are not of 
 )
 def run(
     world: World,
-    size: Bytes = 2_000_000,
-    sndbuf: Bytes = 1_000_000,
-    rtt: Time = 40 * MS,
+    size: SomeBytes = 2_000_000,
+    sndbuf: SomeBytes = 1_000_000,
+    rtt: SomeTime = 40 * MS,
     rate: Rate = 10_000_000_000,
     completion: Time = 5 * US,
     receive: Literal["super", "segments"] = "super",
-    mtu: int = 1500,
+    mtu: Mtu = 1500,
 ) -> Figures:
     sender, receiver = world.host("sender"), world.host("receiver")
     world.wire(sender, receiver, delay=rtt // 2, rate=rate, mtu=mtu, receive=receive, completions=(Delayed((completion, completion)), "reaped"))
@@ -128,7 +128,7 @@ def sizes(segs: list[int]) -> str:
 # half of 58,400 bytes is the first window of 29,200
 @run.over_tap(sysctls={"net.ipv4.tcp_rmem": "4096 58400 6291456"})
 async def over_tap(
-    real: Real, size: Bytes = 2_000_000, sndbuf: Bytes = 1_000_000, rtt: Time = 40 * MS, receive: Literal["super", "segments"] = "super"
+    real: Real, size: SomeBytes = 2_000_000, sndbuf: SomeBytes = 1_000_000, rtt: SomeTime = 40 * MS, receive: Literal["super", "segments"] = "super"
 ) -> Figures:
     real.set_delay(rtt // 2)
     if receive == "segments":
