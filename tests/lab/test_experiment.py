@@ -25,9 +25,9 @@ from pytcp.lab.units import MS, Between, Share, SomeBytes, Time
 from pytcp.lab.workloads import Bulk
 from pytcp.lab.world import World
 
-Few = Annotated[int, Between(1, 8)]
+Few, Word = Annotated[int, Between(1, 8)], Literal["a", "b"]
 @experiment("mine", "A question", variants={"plain": {}, "small": {"size": "20kB", "client:net.ipv4.tcp_sack": 0}})
-def run(world: World, size: SomeBytes = 100_000, rtt: Time = 10 * MS, how: Literal["a", "b"] = "a", fast: bool = False, share: Share = 0.5, n: Few = 2) -> Figures:
+def run(world: World, size: SomeBytes = 100_000, rtt: Time = 10 * MS, how: Word = "a", fast: bool = False, share: Share = 0.5, n: Few = 2) -> Figures:
     client, server = world.host("client"), world.host("server")
     world.wire(client, server, delay=rtt // 2)
     flow = Bulk(server, client, size)
