@@ -10,9 +10,11 @@ looks). A Content-Security-Policy in the page forbids every request, so that a m
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import json
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib import resources
@@ -34,6 +36,7 @@ HOW = (
     "Drag to zoom, shift-drag to pan; Ctrl and wheel, or + and −, to zoom in time; arrows to move; a click on a name in a legend hides it. "
     "Point at a super-segment to see why it had its size, and what held the next one back."
 )
+PACKED_FROM = 1 << 20  # characters of data that are kept as they are; more are deflated
 FIRST = 4  # flows shown when the page opens; a click shows another
 
 SYMBOLS = {
@@ -146,8 +149,11 @@ def _page(heading: str, body: str, data: str, plotly: str) -> str:
     here = resources.files(__package__)
     css, script = (here.joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-    # inside <script> only "</" and "<!--" could end or bend the element
-    safe = data.replace("<", "\\u003c")
+    if len(data) > PACKED_FROM:
+        kind, safe = "application/zlib", base64.b64encode(zlib.compress(data.encode())).decode()
+    else:
+        # inside <script> only "</" and "<!--" could end or bend the element
+        kind, safe = "application/json", data.replace("<", "\\u003c")
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -162,7 +168,7 @@ def _page(heading: str, body: str, data: str, plotly: str) -> str:
 <main>
 {body}
 </main>
-<script type="application/json" id="data">{safe}</script>
+<script type="{kind}" id="data">{safe}</script>
 <script>{plotly}</script>
 <script>{script}</script>
 </body>

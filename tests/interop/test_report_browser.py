@@ -227,15 +227,20 @@ def test_dark_and_light_differ_and_both_have_contrast(page: Page) -> None:
     assert seen["dark"] != seen["light"]
 
 
-def test_a_run_of_a_hundred_thousand_super_segments_stays_usable_and_says_what_it_merged(browser: Any, tmp_path: Path) -> None:
+def long() -> Record:
     record = Record({"variant": "long"}, ["bulk"])
     for number in range(100_000):
         row = {"seq": number * 2 * MSS, "end_seq": (number + 1) * 2 * MSS, "segs": 2, "rtx": int(number == 77_777), "why": "cwnd" if number % 2 else "autosize"}
         record.events.append({"t_ns": number * 10_000, "flow": "bulk", "kind": "xmit", **row})
     record.series.extend({"t_ns": number * 100_000, "flow": "bulk", "cwnd": 100 if number == 5_432 else 10} for number in range(10_000))
+    return record
+
+
+def test_a_run_of_a_hundred_thousand_super_segments_stays_usable_and_says_what_it_merged(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "long.html"
-    write_html(path, [record])
+    write_html(path, [long()])
     page = Page(browser, path)
+    assert page.script("return document.getElementById('data').type") == "application/zlib"
     bars = page.segments()
     assert len(bars) < 10_000
     said = page.script("return document.getElementById('drawn').textContent")
@@ -256,6 +261,17 @@ def test_a_run_of_a_hundred_thousand_super_segments_stays_usable_and_says_what_i
     browser.find_element(By.TAG_NAME, "body").send_keys("0")
     WebDriverWait(browser, 20).until(lambda _: len(page.segments()) == len(bars))
     assert page.complaints() == []
+
+
+def test_a_browser_that_cannot_unpack_a_long_run_says_which_can(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "long.html"
+    write_html(path, [long()])
+    old = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": "delete window.DecompressionStream"})
+    try:
+        browser.get(path.as_uri())
+        assert browser.find_element(By.ID, "chart").text == "This browser cannot unpack so long a run: that takes Chrome 80, Firefox 113 or Safari 16.4."
+    finally:
+        browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", old)
 
 
 def test_keys_move_and_zoom_the_view(page: Page) -> None:
