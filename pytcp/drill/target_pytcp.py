@@ -21,7 +21,7 @@ from pytcp.net import sysctl
 from pytcp.net.stack import Stack
 from pytcp.sockets.cmsg import MSG_ERRQUEUE
 from pytcp.sockets.epoll import Epoll
-from pytcp.sockets.socket import IOCTLS, MSG_FASTOPEN, MSG_ZEROCOPY, SIOCATMARK, Socket
+from pytcp.sockets.socket import IOCTLS, MSG_FASTOPEN, MSG_ZEROCOPY, SIOCATMARK, Socket, StackHost
 from pytcp.tcp.const import MSG_PEEK, MSG_WAITALL, SYN_RECV, SYN_SENT
 from pytcp.tcp.info import TcpInfo
 
@@ -33,7 +33,7 @@ from .script import Packet, TcpPacket
 from .target import Addr, Null, Pending, Setup
 
 if TYPE_CHECKING:
-    from pytcp.tcp.sock import Sock
+    pass
 
 BOOT_NS = 1_000_000_000_000  # the host has been up for so long when a script starts
 # What a script does takes a moment, as on any machine. Without it two events "1 ms apart" would be exactly that, and fall
@@ -245,21 +245,6 @@ class PytcpTarget:
         return {field.name: getattr(info, field.name) for field in fields(TcpInfo)}
 
 
-class _Host:
-    """The stack as `Socket` wants it."""
-
-    def __init__(self, stack: Stack) -> None:
-        self.now = stack.now
-        self.flush = stack.flush
-        self.new_sock: Callable[[int], Sock] = stack.new_sock
-
-    def opened(self, socket: Socket) -> None:
-        """The stack's end closes them all."""
-
-    def closed(self, socket: Socket) -> None:
-        """Nothing is counted here."""
-
-
 def _bad(code: int) -> OSError:
     return OSError(code, os.strerror(code))
 
@@ -280,13 +265,13 @@ class PytcpCalls:
 
     def __init__(self, target: PytcpTarget) -> None:
         self.target = target
-        self._host: _Host | None = None
+        self._host: StackHost | None = None
 
     # --- opening ---
 
     def socket(self, family: int, kind: int, proto: int) -> Descriptor:
         if self._host is None:
-            self._host = _Host(self.target.stack)
+            self._host = StackHost(self.target.stack)
         if kind & ~(SOCK_NONBLOCK | SOCK_CLOEXEC) != 1 or proto not in (0, 6):
             raise Unsupported(f"socket(..., {kind}, {proto}): only TCP sockets")
         return Descriptor(Socket(self._host, family), bool(kind & SOCK_NONBLOCK))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytcp.net import sysctl
 from pytcp.net.stack import Stack
 from pytcp.sockets.address import AF_INET, AF_INET6
-from pytcp.sockets.socket import SO_REUSEADDR, SOL_SOCKET, Socket
+from pytcp.sockets.socket import SO_REUSEADDR, SOL_SOCKET, Socket, StackHost
 from pytcp.tcp.const import POLLOUT
 
 from .record import Row
@@ -28,34 +28,21 @@ if TYPE_CHECKING:
 __all__ = ["AF_INET", "AF_INET6", "Host"]
 
 
-class Host:
+class Host(StackHost):
     """One host; `World.host` makes it. stack: the whole stack, for what is not here."""
 
     def __init__(self, name: str, runtime: VirtualRuntime, *, seed: int, sysctls: Iterable[tuple[str, int | float | str]] = (), zero_ns: int = 0) -> None:
         """zero_ns: the time from which experiments count. Raises OSError for a sysctl that is not one, or a value it does not take."""
         self.name = name
-        self.stack = Stack(runtime, seed=seed)
+        super().__init__(Stack(runtime, seed=seed))
         for key, value in sysctls:
             sysctl.set_(self.stack.sysctl, key, value if isinstance(value, int) else str(value))
         self.interfaces: list[Interface] = []
         self.address4 = ""
         self.address6 = ""
-        # what sockets need of their stack
-        self.now = self.stack.now
-        self.flush = self.stack.flush
         self._zero_ns = zero_ns
         self._tracers: list[Tracer] = []
         self._since: dict[str, int] = {}
-
-    def new_sock(self, family: int) -> Sock:
-        """An engine socket (for `Socket`)."""
-        return self.stack.new_sock(family)
-
-    def opened(self, socket: Socket) -> None:
-        """A socket exists; sockets of an experiment end with it."""
-
-    def closed(self, socket: Socket) -> None:
-        """It was closed."""
 
     # --- sockets ---
 

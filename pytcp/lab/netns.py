@@ -156,6 +156,20 @@ def reap() -> list[str]:
     return removed
 
 
+def kernel_counters() -> dict[str, int]:
+    """The kernel's counters in this thread's namespace under nstat's names (IpInReceives, TcpRetransSegs, TcpExtTCPTimeouts, Ip6..., ...)."""
+    counters: dict[str, int] = {}
+    for table in ("snmp", "netstat"):
+        with open(f"/proc/thread-self/net/{table}") as file:
+            lines = file.read().splitlines()
+        for names, values in zip(lines[::2], lines[1::2], strict=True):
+            prefix = names.partition(":")[0]
+            counters.update((prefix + name, int(value)) for name, value in zip(names.split()[1:], values.split()[1:], strict=True))
+    with contextlib.suppress(FileNotFoundError), open("/proc/thread-self/net/snmp6") as file:
+        counters.update((name, int(value)) for name, value in map(str.split, file))
+    return counters
+
+
 class Namespace:
     """One network namespace, a context manager: gone at the end, with its programs, whatever happened inside.
 
@@ -338,17 +352,8 @@ class Namespace:
 
     def nstat(self) -> Mapping[str, int]:
         """The kernel's counters in the namespace under nstat's names (IpInReceives, TcpRetransSegs, TcpExtTCPTimeouts, Ip6..., ...)."""
-        counters: dict[str, int] = {}
         with self.entered():
-            for table in ("snmp", "netstat"):
-                with open(f"/proc/thread-self/net/{table}") as file:
-                    lines = file.read().splitlines()
-                for names, values in zip(lines[::2], lines[1::2], strict=True):
-                    prefix = names.partition(":")[0]
-                    counters.update((prefix + name, int(value)) for name, value in zip(names.split()[1:], values.split()[1:], strict=True))
-            with contextlib.suppress(FileNotFoundError), open("/proc/thread-self/net/snmp6") as file:
-                counters.update((name, int(value)) for name, value in map(str.split, file))
-        return counters
+            return kernel_counters()
 
     def ss(self, *arguments: str) -> str:
         """What `ss` prints in the namespace; `-tin` unless told otherwise. Needs iproute2."""

@@ -7,11 +7,12 @@ so that a kernel behind a TAP sees the bursts that were sent. Held frames are co
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 from pytcp.clock.heap import Timer, TimerHeap
 
+from .around import Around
 from .frame import Link, RxFrame, TxFrame
 
 F = TypeVar("F")
@@ -19,36 +20,21 @@ F = TypeVar("F")
 LIMIT = 100_000  # frames under way in one direction
 
 
-class DelayLine:
+class DelayLine(Around):
     """A link that adds `delay_ns` to each way of `inner`."""
 
     def __init__(self, inner: Link, heap: TimerHeap, delay_ns: int) -> None:
         """Raises ValueError for a negative delay."""
         if delay_ns < 0:
             raise ValueError("delay_ns is negative")
-        self.inner = inner
+        super().__init__(inner)
         self.heap = heap
         self.delay_ns = delay_ns
-        self.name = inner.name
-        self.mac = inner.mac
-        self.mtu = inner.mtu
-        self.features = inner.features
-        self.gso_max_size = inner.gso_max_size
-        self.rx: Callable[[RxFrame], None] = self._no_rx
-        self.rx_end: Callable[[], None] = self._no_rx_end
         self.refused = 0  # frames the device behind did not take, or that were too many
         self._out: deque[tuple[int, TxFrame]] = deque()
         self._in: deque[tuple[int, RxFrame]] = deque()
         self._out_timer: Timer | None = None
         self._in_timer: Timer | None = None
-        inner.rx = self._received
-        inner.rx_end = self._received_end
-
-    def fileno(self) -> int:
-        return self.inner.fileno()
-
-    def poll(self, budget: int) -> int:
-        return self.inner.poll(budget)
 
     def send(self, frames: Sequence[TxFrame]) -> int:
         """Take all frames; what the device behind refuses later is counted."""
@@ -105,12 +91,6 @@ class DelayLine:
         self.rx_end()
         if self._in:
             self._in_timer = self.heap.call_at(self._in[0][0], self._arrive)
-
-    def _no_rx(self, frame: RxFrame) -> None:
-        """Nobody listens yet: a received frame is lost."""
-
-    def _no_rx_end(self) -> None:
-        """Nobody listens yet."""
 
 
 def _due(way: deque[tuple[int, F]], now_ns: int) -> list[F]:

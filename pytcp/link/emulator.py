@@ -24,6 +24,7 @@ from pytcp.clock.heap import Timer, TimerHeap
 from pytcp.wire.checksum import incremental
 
 from .aqm import MAXPACKET, CoDel, CoDelQueue, DropTail, Red, RedQueue
+from .around import Around
 from .bottleneck import Bottleneck
 from .cut import ip_version, received_packets, sent_packets
 from .dice import Dice, check_probability
@@ -406,28 +407,20 @@ def mark_ce(packet: bytes, link_header: int = ETHERNET) -> bytes | None:
     return None
 
 
-class Emulator:
+class Emulator(Around):
     """A link whose frames pass an emulated wire before they reach, and after they leave, `inner`."""
 
     def __init__(self, inner: Link, heap: TimerHeap, seed: int = 0, *, tx: Impairment | None = None, rx: Impairment | None = None, gro: bool = False) -> None:
         """tx: what happens to frames the stack sends; rx: to those it receives. gro: coalesce what
         comes up together, as a NIC behind the wire would; in real time that depends on punctuality."""
-        self.inner = inner
-        self.name = inner.name
-        self.mac = inner.mac
-        self.mtu = inner.mtu
+        super().__init__(inner)
         self.features = OFFLOADS | (inner.features & F_RXCSUM)
-        self.gso_max_size = inner.gso_max_size
-        self.rx: Callable[[RxFrame], None] = self._no_rx
-        self.rx_end: Callable[[], None] = self._no_rx_end
         self._link_header = ETHERNET if inner.mac else 0
         self.outward = Direction(heap, tx or Impairment(), seed * 2, self._to_inner, self._link_header)
         self.inward = Direction(heap, rx or Impairment(), seed * 2 + 1, self._to_stack, self._link_header)
         self._gro = Gro(self._link_header) if gro else None
         self._in_batch = False  # the link within is delivering: its rx_end will follow
         self._heard = False  # frames went up since the last rx_end
-        inner.rx = self._from_inner
-        inner.rx_end = self._inner_end
 
     @property
     def up(self) -> bool:
@@ -437,12 +430,6 @@ class Emulator:
     @up.setter
     def up(self, value: bool) -> None:
         self.outward.up = self.inward.up = value
-
-    def fileno(self) -> int:
-        return self.inner.fileno()
-
-    def poll(self, budget: int) -> int:
-        return self.inner.poll(budget)
 
     def send(self, frames: Sequence[TxFrame]) -> int:
         """Take all frames; what the wire or the device behind loses is counted in `outward.counters`."""
@@ -464,7 +451,7 @@ class Emulator:
         taken = self.inner.send([TxFrame(packet, (), len(packet)) for packet in packets])
         self.outward.counters.refused += len(packets) - taken
 
-    def _from_inner(self, frame: RxFrame) -> None:
+    def _received(self, frame: RxFrame) -> None:
         inward = self.inward
         if inward.up and inward.impairment.harmless and not inward.pending:
             inward.counters.whole += 1
@@ -475,7 +462,7 @@ class Emulator:
             inward.enter(received_packets(frame, self._link_header))
             self._in_batch = False
 
-    def _inner_end(self) -> None:
+    def _received_end(self) -> None:
         if self._heard:
             self._heard = False
             self._batch_end()
@@ -494,9 +481,3 @@ class Emulator:
             for frame in self._gro.flush():
                 self.rx(frame)
         self.rx_end()
-
-    def _no_rx(self, frame: RxFrame) -> None:
-        """Nobody listens yet: a received frame is lost."""
-
-    def _no_rx_end(self) -> None:
-        """Nobody listens yet."""

@@ -18,6 +18,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
+from .around import Around
 from .frame import Buffer, Link, RxFrame, TxFrame
 
 LINKTYPE_ETHERNET = 1
@@ -145,35 +146,20 @@ def _first(frame: TxFrame, limit: int) -> bytes:
     return b"".join(out)
 
 
-class Capture:
+class Capture(Around):
     """A link that records what passes between the stack and `inner`, at any point of a stack of links."""
 
     def __init__(self, inner: Link, writer: PcapngWriter, name: str | None = None, *, realtime_ns: Callable[[], int]) -> None:
         """name: of the interface in the file, by default the link's. realtime_ns: `Runtime.realtime_ns`."""
-        self.inner = inner
+        super().__init__(inner)
         self.writer = writer
         self.realtime_ns = realtime_ns
-        self.name = inner.name
-        self.mac = inner.mac
-        self.mtu = inner.mtu
-        self.features = inner.features
-        self.gso_max_size = inner.gso_max_size
-        self.rx: Callable[[RxFrame], None] = self._no_rx
-        self.rx_end: Callable[[], None] = self._no_rx_end
         self._interface = writer.add_interface(name or inner.name, linktype=LINKTYPE_ETHERNET if inner.mac else LINKTYPE_RAW)
         self._notes: list[str] = []
-        inner.rx = self._received
-        inner.rx_end = self._received_end
 
     def note(self, text: str) -> None:
         """Attach a comment to the next frame recorded here."""
         self._notes.append(text)
-
-    def fileno(self) -> int:
-        return self.inner.fileno()
-
-    def poll(self, budget: int) -> int:
-        return self.inner.poll(budget)
 
     def send(self, frames: Sequence[TxFrame]) -> int:
         """Send and record what the device took."""
@@ -205,12 +191,3 @@ class Capture:
             data = bytes(frame.data[: writer.snaplen])
             writer.packet(self._interface, self.realtime_ns(), (data,), len(frame.data), INBOUND, self._take_notes())
         self.rx(frame)
-
-    def _received_end(self) -> None:
-        self.rx_end()
-
-    def _no_rx(self, frame: RxFrame) -> None:
-        """Nobody listens yet: a received frame is lost."""
-
-    def _no_rx_end(self) -> None:
-        """Nobody listens yet."""

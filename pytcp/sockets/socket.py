@@ -26,6 +26,7 @@ from .address import AF_INET, AF_INET6, SockAddr, build, host_port, oserror, par
 from .cmsg import MSG_ERRQUEUE, Ancillary
 
 if TYPE_CHECKING:
+    from pytcp.net.stack import Stack
     from pytcp.tcp.info import TcpInfo
     from pytcp.tcp.skb import Buffer
     from pytcp.tcp.sock import Sock
@@ -87,6 +88,24 @@ class SocketHost(Protocol):
 
     def closed(self, socket: Socket) -> None:
         """It was closed."""
+
+
+class StackHost:
+    """A stack as its sockets want it, where nobody keeps account of them: they end with it."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self.now = stack.now
+        self.flush = stack.flush
+
+    def new_sock(self, family: int) -> Sock:
+        return self.stack.new_sock(family)
+
+    def opened(self, socket: Socket) -> None:
+        """It ends with the stack."""
+
+    def closed(self, socket: Socket) -> None:
+        """Nothing is counted here."""
 
 
 class Socket:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytcp.drill.target_kernel import unpack_info
-from pytcp.lab.netns import Namespace
+from pytcp.lab.netns import Namespace, kernel_counters
 
 from .frames import HOST_IP, HOST_MAC, PEER_IP, PEER_MAC, PEER_PORT, VNET, HostFrame, parse
 
@@ -211,14 +211,7 @@ class KernelSide:
         return flat(unpack_info(raw)) | dict(zip(_MEM[:6], memory, strict=False)) | {"clamp": clamp}
 
     def counters(self) -> dict[str, int]:
-        counters: dict[str, int] = {}
-        for table in ("snmp", "netstat"):
-            with open(f"/proc/thread-self/net/{table}") as file:
-                lines = file.read().splitlines()
-            for names, values in zip(lines[::2], lines[1::2], strict=True):
-                prefix = names.partition(":")[0]
-                counters.update((prefix + name, int(value)) for name, value in zip(names.split()[1:], values.split()[1:], strict=True))
-        return counters
+        return kernel_counters()
 
     def limit(self, rate: int, burst: int) -> None:
         tc("qdisc", "add", "dev", DEVICE, "root", "handle", "1:", "htb", "default", "1")

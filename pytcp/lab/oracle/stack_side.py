@@ -23,7 +23,7 @@ from pytcp.link.offload import segment
 from pytcp.link.txring import TxRing
 from pytcp.net import sysctl
 from pytcp.net.stack import Stack
-from pytcp.sockets.socket import Socket
+from pytcp.sockets.socket import Socket, StackHost
 from pytcp.tcp.info import TcpInfo
 
 from .frames import HOST_IP, HOST_MAC, PEER4, PEER_IP, PEER_MAC, PEER_PORT, VNET, HostFrame, parse
@@ -130,21 +130,6 @@ class HeldRing(TxRing):
         return True
 
 
-class _Host:
-    """The stack as `Socket` wants it."""
-
-    def __init__(self, stack: Stack) -> None:
-        self.now = stack.now
-        self.flush = stack.flush
-        self.new_sock: Callable[[int], Sock] = stack.new_sock
-
-    def opened(self, socket: Socket) -> None:
-        """The stack's end closes them all."""
-
-    def closed(self, socket: Socket) -> None:
-        """Nothing is counted here."""
-
-
 class StackSide:
     """See the module."""
 
@@ -180,7 +165,7 @@ class StackSide:
     # --- the program ---
 
     def connect(self) -> None:
-        self.sock = Socket(_Host(self.stack), socket.AF_INET)
+        self.sock = Socket(StackHost(self.stack), socket.AF_INET)
         sk = self.sk
         if self.config.get("gso_max_segs"):
             sk.gso_max_segs = self.config["gso_max_segs"]
