@@ -74,9 +74,10 @@ def test_a_recording_has_its_stability(tmp_path: Path) -> None:
 
 def test_without_root_it_is_skipped() -> None:
     if os.geteuid() == 0:
-        if not os.access(sys.executable, os.X_OK):
+        try:
+            done = run(str(DATA / "send" / "cork_inflight.json"), uid=65534)
+        except PermissionError:
             pytest.skip("the interpreter is root's alone")
-        done = run(str(DATA / "send" / "cork_inflight.json"), uid=65534)
     else:
         done = run(str(DATA / "send" / "cork_inflight.json"))
     assert done.returncode == 77, done.stderr
