@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pytcp.wire import icmp, icmpv6, tcpopt
+from pytcp.wire import icmp, icmpv6, signature, tcpopt
 from pytcp.wire.checksum import transport_ok
 from pytcp.wire.errors import WireError
 from pytcp.wire.ipv4 import Ipv4
@@ -134,6 +134,8 @@ def option_text(option: Opt) -> str:
         return "sack " + " ".join(f"{left}:{right}" for left, right in option.blocks)
     if option.kind == "ECN":
         return " ".join(["ECN", *[f"{name} {value}" for name, value in zip(option.names, option.value, strict=True)]])
+    if option.key is not None:
+        return option.kind + ' "' + repr(option.key)[2:-1].replace('"', '\\"') + '"'
     return f"{option.kind} {option.data.hex()}" if option.data else option.kind
 
 
@@ -191,7 +193,27 @@ def build_tcp(packet: TcpPacket, flow: Flow, to: Addresses, where: Where) -> byt
         flow.remote_port, flow.local_port, packet.seq + flow.remote_base(syn) & M32, ack, flags_of(packet), packet.window or 0, packet.urg or 0,
         tcpopt.parse_options(raw), bytes(packet.length),
     )  # fmt: skip
+    key = _key(packet)
+    if key is not None:
+        header = _sign(header, key, to)
     return ip_packet(to.remote, to.local, IPPROTO_TCP, header.emit(to.remote, to.local), packet.ip)
+
+
+def _key(packet: TcpPacket) -> bytes | None:
+    """The key of a packet whose MD5 option has one."""
+    if not isinstance(packet.options, tuple):
+        return None
+    return next((option.key for option in packet.options if option.key is not None), None)
+
+
+def _digest(key: bytes, src: bytes, dst: bytes, header: TcpHeader) -> bytes:
+    start = len(header.emit()) - len(header.payload)
+    return signature.digest(key, src, dst, header.emit()[:start], (header.payload,))
+
+
+def _sign(header: TcpHeader, key: bytes, to: Addresses) -> TcpHeader:
+    made = tcpopt.Md5(_digest(key, to.remote, to.local, header))
+    return replace(header, options=tuple(made if isinstance(option, tcpopt.Md5) else option for option in header.options))
 
 
 def build_icmp(packet: IcmpPacket, flow: Flow, to: Addresses, where: Where) -> bytes:
@@ -263,6 +285,7 @@ class Live:
     ttl: int
     flowlabel: int
     pieces: int = 1
+    more: tuple[Live, ...] = ()  # the pieces behind the first
 
     @property
     def length(self) -> int:
@@ -296,14 +319,26 @@ def merge(first: Live, more: Live) -> Live | str:
     a, b = first.header, more.header
     if b.seq != (a.seq + len(a.payload)) & M32:
         return f"the next piece begins at another sequence number (+{(b.seq - a.seq) & M32}, not +{len(a.payload)})"
-    if a.options != b.options:
+    if _unsigned(a) != _unsigned(b):
         return "the pieces have different options"
     if a.flags & 0x007:
         return "a piece with SYN, FIN or RST is not followed by another"
     # whether it was pushed the last piece says
     header = replace(a, flags=a.flags & ~PSH | b.flags, payload=a.payload + b.payload, ack=b.ack, window=b.window)
     # it is there when its last piece is
-    return replace(first, header=header, time_ns=more.time_ns, pieces=first.pieces + 1, data=first.data)
+    return replace(first, header=header, time_ns=more.time_ns, pieces=first.pieces + 1, data=first.data, more=(*first.more, more))
+
+
+def _unsigned(header: TcpHeader) -> list[tcpopt.Option]:
+    """Options without digests, which differ from piece to piece."""
+    return [tcpopt.Md5(b"") if isinstance(option, tcpopt.Md5) else option for option in header.options]
+
+
+def _forged(live: Live, key: bytes) -> int:
+    """How many pieces of a segment are not signed with `key`."""
+    first = read(0, live.data)
+    assert first is not None
+    return sum(tcpopt.Md5(_digest(key, piece.src, piece.dst, piece.header)) not in piece.header.options for piece in (first, *live.more))
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +386,10 @@ def compare(want: TcpPacket, live: Live, flow: Flow, stamp_tick_ns: int = 0, sta
         differ("payload", "zeros", f"a byte {next(filter(None, header.payload))}")
     if want.options is not ANY:
         _compare_options(want, live, flow, stamp_tick_ns, stamp_slack_ns, found)
+    key = _key(want)
+    if key is not None and not found:
+        forged = _forged(live, key)
+        differ("signature", f"made with {key!r}", f"made with {key!r}" if not forged else f"another in {forged} of {live.pieces}")
     _compare_ip(want.ip, live, found)
     return found
 

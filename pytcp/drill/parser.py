@@ -366,6 +366,8 @@ class Parser:
             return Opt(kind, blocks=tuple(blocks))
         if kind in ("FO", "FOEXP"):
             return Opt(kind, data=self._hex(optional=True, most=32))
+        if kind == "md5" and scan.looking_at('"'):
+            return Opt(kind, key=self._string())
         if kind == "md5":
             return Opt(kind, data=self._hex(optional=True, most=16))
         if kind == "ECN":

@@ -93,7 +93,8 @@ ANY = Any_()
 class Opt:
     """One TCP option: its kind by name, and the numbers or bytes that belong to it.
 
-    mss N; wscale N; sackOK; nop; eol; sack ((left, right), ...); TS (val, ecr); FO and FOEXP cookie; md5 digest;
+    mss N; wscale N; sackOK; nop; eol; sack ((left, right), ...); TS (val, ecr); FO and FOEXP cookie; md5 digest, or the key to
+    make and to check it with;
     ECN ((name, value), ...); raw bytes."""
 
     kind: str
@@ -101,6 +102,7 @@ class Opt:
     blocks: tuple[tuple[int, int], ...] = ()
     data: bytes = b""
     names: tuple[str, ...] = ()
+    key: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

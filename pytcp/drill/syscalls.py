@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pytcp.wire.addr import parse_ip
+
 from .constants import NAMES, address, describe, errno_name, number
 from .control import check_control
 from .errors import Mismatch, ScriptError, Unsupported, Where
@@ -24,6 +26,8 @@ Check = Callable[[Any], None]
 MAX_SIZE = 1 << 28  # bytes of one call
 _LINGER = struct.Struct("=ii")
 _TIMEVAL = struct.Struct("=qq")
+_STORAGE = 128  # bytes of struct sockaddr_storage
+_MD5SIG = struct.Struct("=BBHi80s")  # what stands behind the address in struct tcp_md5sig
 
 
 @dataclass(slots=True)
@@ -367,9 +371,29 @@ class Syscalls:
                 return _LINGER.pack(on, number(fields.get("linger", fields.get("l_linger", 0)), where))
             case Struct(fields) if "tv_sec" in fields or "tv_usec" in fields:
                 return _TIMEVAL.pack(number(fields.get("tv_sec", 0), where), number(fields.get("tv_usec", 0), where))
+            case Struct(fields) if "tcpm_key" in fields or "tcpm_addr" in fields:
+                return self._md5sig(fields, where)
             case int() | Name():
                 return number(expr, where)
         raise ScriptError(f"expected the value of an option, [N] or a string, and this is {describe(expr)}", where)
+
+    def _md5sig(self, fields: dict[str, Expr], where: Where) -> bytes:
+        """struct tcp_md5sig; tcpm_addr is `...` for the remote end or an address in quotes, tcpm_key a string, the rest numbers."""
+        key = fields.get("tcpm_key", b"")
+        named = fields.get("tcpm_addr", DOTS)
+        if not isinstance(key, bytes) or not isinstance(named, bytes | Dots):
+            raise ScriptError("tcpm_key is a string, and tcpm_addr an address in quotes or ...", where)
+        host = self._mapped(self.setup.remote if isinstance(named, Dots) else named.decode(errors="replace"))
+        try:
+            packed = parse_ip(host)
+        except ValueError as error:
+            raise ScriptError(f"tcpm_addr: {error}", where) from None
+        family = number(fields.get("tcpm_family", NAMES["AF_INET6" if len(packed) == 16 else "AF_INET"]), where)
+        address = family.to_bytes(2, "little") + bytes(2 if len(packed) == 4 else 6) + packed
+        small = [number(fields.get(name, preset), where) & mask for name, preset, mask in (
+            ("tcpm_flags", 0, 0xFF), ("tcpm_prefixlen", 0, 0xFF), ("tcpm_keylen", len(key), 0xFFFF), ("tcpm_ifindex", 0, 0x7FFFFFFF),
+        )]  # fmt: skip
+        return address.ljust(_STORAGE, b"\0") + _MD5SIG.pack(*small, key)
 
     def _setsockopt(self, call: Syscall, where: Where) -> Prepared:
         handle = self._fd(call, where)

@@ -423,6 +423,8 @@ class Socket:
         sk = self.check_open()
         if self.family == AF_INET and level not in _LEVELS4:
             raise oserror(errno.ENOPROTOOPT, f"level {level}")
+        if (level, option) in api.MD5_KEYS and not isinstance(value, int) and int.from_bytes(value[:2], "little") != self.family:
+            raise oserror(errno.EINVAL, "the key is for an address of another family")
         try:
             api.setsockopt(sk, level, option, value)
         finally:

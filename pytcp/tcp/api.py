@@ -44,10 +44,12 @@ from .sock import Sock
 from .sockopt import getsockopt, setsockopt, take_error
 from .sockopt_ip import IP_BIND_ADDRESS_NO_PORT, IP_FREEBIND, IP_TRANSPARENT
 from .sockopt_kinds import IPPROTO_IP, kept
+from .sockopt_tcp import MD5_KEYS
 from .zerocopy import by_copy as sent_by_copy
 from .zerocopy import send as send_zerocopy
 
 __all__ = [
+    "MD5_KEYS",
     "SHUT_RD",
     "SHUT_RDWR",
     "SHUT_WR",

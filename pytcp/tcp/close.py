@@ -240,7 +240,7 @@ _KEPT = {
     "rto_min_us", "rto_max_ns", "max_pacing_rate", "rcvbuf", "rcvbuf_locked", "rmem_alloc", "rcvlowat", "rx_opt_oobinline", "peek_off",
     "delack_max_ns", "ts_recent", "ts_recent_stamp_s", "ts_offset", "heap_when", "keepopen", "keepalive_time", "keepalive_intvl", "keepalive_probes",
     "user_timeout_ms", "syn_retries", "linear_timeouts", "linger", "linger2", "backlog", "defer_accept", "last_overflow_ns", "fastopen",
-    "error_queue", "cong_name", "ca", "reordering", "write_queue", "rtx_queue", "tsorted", "flowlabel", "txhash", "forward_alloc",
+    "md5", "error_queue", "cong_name", "ca", "reordering", "write_queue", "rtx_queue", "tsorted", "flowlabel", "txhash", "forward_alloc",
     "max_window", "rcv_wnd", "rcv_ssthresh", "mss_cache", "pmtu_cookie", "trace",
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from . import ack, challenge, close, delack, drs, ecn, established, fastopen, handshake, listen, paws, reassembly, rwnd, sack_send, timewait, urgent, xmit
+from . import ack, challenge, close, delack, drs, ecn, established, fastopen, handshake, listen, md5, paws, reassembly, rwnd, sack_send, timewait, urgent, xmit
 from . import trace as tracing
 from .const import (
     ACK,
@@ -77,6 +77,11 @@ def receive(sk: Sock, seg: Segment) -> None:
         if sk.trace is not None and 1 << state & ~(SF_LISTEN | SF_SYN_SENT):
             tracing.recv(sk.trace, sk, seg)
     if state == ESTABLISHED and established.predicted(sk, seg):
+        return
+    if seg.md5 is not None and not md5.acceptable(None, seg, sk.mib):
+        # a signature nobody has asked for
+        sk.segs_in -= nsegs
+        sk.data_segs_in -= nsegs if seg.length else 0
         return
     if state == LISTEN:
         listen.receive(sk, seg)

@@ -152,6 +152,9 @@ class TcpMib:
     OutOfWindowIcmps: int = 0
     LockDroppedIcmps: int = 0
     TCPMinTTLDrop: int = 0
+    TCPMD5NotFound: int = 0
+    TCPMD5Unexpected: int = 0
+    TCPMD5Failure: int = 0
     TCPMemoryPressures: int = 0
     # Fast Open
     TCPFastOpenActive: int = 0

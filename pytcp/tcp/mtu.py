@@ -26,6 +26,9 @@ def net_header_len(sk: Sock) -> int:
 def setup_caps(sk: Sock) -> None:
     """Take over what the device of the route can do (`sk_setup_caps`): how large a super-segment may be."""
     sk.gso_max_size = sk.dst.gso_max_size - (sk.sysctl.max_tcp_header + 1)
+    if sk.md5 is not None:
+        # each segment is signed by itself
+        sk.gso_max_segs = 1
 
 
 def bound_to_half_wnd(sk: Sock, pktsize: int) -> int:
@@ -62,7 +65,7 @@ def current_mss(sk: Sock) -> int:
     mss = sk.mss_cache
     if dst is not None and dst.mtu != sk.pmtu_cookie:
         mss = sync_mss(sk, dst.mtu)
-    if sk.selective_acks or sk.duplicate_sack is not None:
+    if sk.selective_acks or sk.duplicate_sack is not None or sk.md5 is not None:
         mss -= options.established_size(sk) + 20 - sk.tcp_header_len
     return mss
 

@@ -3,6 +3,7 @@
 Linux places its NOPs so that every header it builds has one of a few layouts, and receivers (GRO, the
 header prediction of other stacks, middleboxes, fingerprinting) have come to expect them (linux-tcp §9):
 
+  (with a key, in front of everything: NOP NOP MD5 signature, which `md5` puts there)
   SYN, SYN-ACK   MSS, [SACK-permitted + timestamps | NOP NOP timestamps], [NOP NOP SACK-permitted], NOP window scale,
                  [Fast Open cookie or request, padded behind]
   established    [NOP NOP timestamps], [NOP NOP SACK: a DSACK block first, then the newest blocks]
@@ -17,6 +18,8 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from pytcp.wire.tcpopt import MAX_OPTIONS, MSS, NOP, SACK, SACK_PERM, TIMESTAMP, TS_WORD, WSCALE, opt_fastopen
+
+from . import md5
 
 if TYPE_CHECKING:
     from .request import Request
@@ -56,26 +59,28 @@ def syn_options(sk: Sock) -> bytes:
 
     They offer what the sysctls allow, whatever a crossing SYN of the peer said."""
     sysctl = sk.sysctl
+    # beside a signature there is no room for timestamps and SACK, and SACK it is
+    signature = md5.option_size(sk)
     out = encode_syn(
         advertised_mss(sk),
-        (tsval_now(sk), sk.ts_recent) if sysctl.tcp_timestamps else None,
+        (tsval_now(sk), sk.ts_recent) if sysctl.tcp_timestamps and not signature else None,
         bool(sysctl.tcp_sack),
         sk.rcv_wscale if sysctl.tcp_window_scaling else None,
     )
     state = sk.fastopen
     if state is not None and state.cookie is not None:
-        whole = append_cookie(out, state.cookie, state.exp)
+        whole = append_cookie(out, state.cookie, state.exp, MAX_OPTIONS - signature)
         state.syn_option = len(whole) > len(out)
         state.syn_exp = state.syn_option and state.exp
         return whole
     return out
 
 
-def append_cookie(opts: bytes, cookie: bytes, exp: bool) -> bytes:
-    """The Fast Open option behind the others of a SYN, where there is room for it."""
+def append_cookie(opts: bytes, cookie: bytes, exp: bool, room: int) -> bytes:
+    """The Fast Open option behind the others of a SYN, where they all fit `room` bytes."""
     option = opt_fastopen(cookie, exp)
     option += bytes((NOP,)) * (-len(option) % 4)
-    return opts + option if len(opts) + len(option) <= MAX_OPTIONS else opts
+    return opts + option if len(opts) + len(option) <= room else opts
 
 
 def advertised_mss(sk: Sock) -> int:
@@ -94,18 +99,20 @@ def synack_options(req: Request) -> bytes:
         req.sack_ok,
         req.rcv_wscale if req.wscale_ok else None,
     )
-    return out if req.tfo_cookie is None else append_cookie(out, req.tfo_cookie, req.tfo_exp)
+    if req.tfo_cookie is None:
+        return out
+    return append_cookie(out, req.tfo_cookie, req.tfo_exp, MAX_OPTIONS if req.secret() is None else MAX_OPTIONS - md5.SIZE_ALIGNED)
 
 
 def _blocks(sk: Sock, room: int) -> int:
-    """SACK blocks that go out: all there are, as far as `room` bytes reach."""
+    """SACK blocks that go out: all there are, as far as `room` bytes (at least 4) reach."""
     count = len(sk.selective_acks) + (sk.duplicate_sack is not None)
     return min(count, (room - SACK_BASE_ALIGNED) // SACK_PER_BLOCK)
 
 
 def established_size(sk: Sock) -> int:
     """Bytes of options an established segment carries now."""
-    size = TSTAMP_ALIGNED if sk.tstamp_ok else 0
+    size = (TSTAMP_ALIGNED if sk.tstamp_ok else 0) + md5.option_size(sk)
     blocks = _blocks(sk, MAX_OPTIONS - size)
     if blocks:
         size += SACK_BASE_ALIGNED + SACK_PER_BLOCK * blocks
@@ -118,9 +125,9 @@ def encode_established(tsval: int, tsecr: int) -> bytes:
 
 
 def established_options(sk: Sock) -> bytes:
-    """Options of an established segment: timestamps, then SACK blocks (a DSACK first, RFC 2883 §3)."""
+    """Options of an established segment: timestamps, then SACK blocks (a DSACK first, RFC 2883 §3); a signature is still to come."""
     out = encode_established(tsval_now(sk), sk.ts_recent) if sk.tstamp_ok else b""
-    left = _blocks(sk, MAX_OPTIONS - len(out))
+    left = _blocks(sk, MAX_OPTIONS - len(out) - md5.option_size(sk))
     if not left:
         return out
     parts = [out, bytes((NOP, NOP, SACK, 2 + SACK_PER_BLOCK * left))]

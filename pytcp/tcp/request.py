@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytcp.wire.addr import is_link_local
 
-from . import challenge, cong, ecn, fastopen, handshake, input, keepalive, listen, mtu, options, reset, rtt, rwnd, seq, timers, timewait
+from . import challenge, cong, ecn, fastopen, handshake, input, keepalive, listen, md5, mtu, options, reset, rtt, rwnd, seq, timers, timewait
 from .const import ACK, ECE, FIN, NSEC_PER_MSEC, NSEC_PER_SEC, POLLIN, RST, SYN, SYN_RECV
 from .options import M32, TSTAMP_ALIGNED
 from .sock import NEVER
@@ -116,6 +116,10 @@ class Request:
 
     # ------------------------------------------------------------ sending
 
+    def secret(self) -> bytes | None:
+        """The key the listener has for the peer by now."""
+        return md5.lookup(self.listener.md5, self.daddr)
+
     def tsval(self) -> int:
         """TSval of a SYN-ACK sent now; a cookie's carries options."""
         now = self.host.now_ns // NSEC_PER_MSEC if self.cookie_tsval is None else self.cookie_tsval
@@ -123,6 +127,9 @@ class Request:
 
     def send_synack(self) -> None:
         """Send the SYN-ACK, first or again."""
+        if self.listener.md5 is not None and self.sack_ok and self.cookie_tsval is None and self.secret() is not None:
+            # no segment with a signature has room for both
+            self.tstamp_ok = False
         if self.tstamp_ok:
             self.snt_tsval_last = self.tsval()
             if not self.snt_synack_us:
@@ -141,6 +148,7 @@ class Request:
         reset.reply(
             self.host, self.family, self.saddr, self.daddr, self.sport, self.dport, number, self.rcv_nxt, flags, window, opts,
             tos=tos, ttl=self.ttl, mark=self.mark, flowlabel=self.flowlabel, dev_if=self.bound_dev_if,
+            secret=self.secret(),
         )  # fmt: skip
 
     def resend_synack(self) -> None:
@@ -219,6 +227,8 @@ class Request:
 
     def receive(self, seg: Segment) -> None:
         """A segment for this half-open connection."""
+        if not md5.acceptable(self.listener.md5, seg, self.mib):
+            return
         flags = seg.flags
         start = seg.seq = seq.unwrap(seg.seq, self.rcv_isn)
         seg.end_seq = start + seg.length + (1 if flags & SYN else 0) + (1 if flags & FIN else 0)
@@ -316,6 +326,8 @@ class Request:
         child.sport = self.sport
         child.dport = self.dport
         child.bound_dev_if = self.bound_dev_if
+        if lsk.md5 is not None:
+            md5.inherit(child, lsk)
         child.dst = self.dst
         child.pseudo_base = self.pseudo_base
         child.txhash = self.txhash

@@ -147,7 +147,7 @@ class Sock:
         # --- send memory (sendmsg, xmit, listen, poll, sockopt, sockopt_kinds, sockopt_tcp, ack, mtu, retransmit, tso, tsq, fastopen_client, zerocopy) ---
         "write_queue", "rtx_queue", "tsorted", "page_frag", "sndbuf", "wmem_alloc", "sndbuf_locked", "nospace", "notsent_lowat",
         "nonagle", "tsq_throttled", "slab", "slab_used", "size_goal_segs",
-        # --- segment size (mtu, mtu_probe, handshake, listen, options, request, sockopt_tcp, fastopen_client) ---
+        # --- segment size (mtu, mtu_probe, handshake, listen, md5, options, request, sockopt_tcp, fastopen_client) ---
         "mss_cache", "mss_clamp", "advmss", "user_mss", "pmtu_cookie", "tcp_header_len", "gso_max_size", "gso_max_segs", "mtu_probe",
         # --- packets in flight (ack, sack, retransmit, handshake, cwnd, rack, rate, undo, xmit, cong, fastopen_client) ---
         "packets_out", "sacked_out", "lost_out", "retrans_out", "highest_sack", "retransmit_hint", "lost_skb_hint", "recv_sack_cache",
@@ -198,8 +198,8 @@ class Sock:
         "dsack_dups", "rcv_ooopack", "timeout_rehash", "chrono_kind", "chrono_start_us", "chrono_us",
         # --- why (gates, close, net) ---
         "gate", "gate_since_ns", "gate_seq", "gate_below", "gate_sums", "trace",
-        # --- rare features, made on demand (cong, fastopen, icmp_err, listen, request, sockopt_ip, sockopt_tcp, timestamping, zerocopy) ---
-        "fastopen", "error_queue", "saved_syn", "cong_name", "zerocopy_id", "tstamp_flags", "tstamp_base",
+        # --- rare features, made on demand (cong, fastopen, icmp_err, listen, md5, request, sockopt_ip, sockopt_tcp, timestamping, zerocopy) ---
+        "fastopen", "md5", "error_queue", "saved_syn", "cong_name", "zerocopy_id", "tstamp_flags", "tstamp_base",
     )  # fmt: skip
 
     def __init__(self, host: Host, family: int) -> None:
@@ -481,6 +481,7 @@ class Sock:
         self.trace: Tracer | None = None  # who is told of decisions
 
         self.fastopen: Any = None
+        self.md5: Any = None  # keys of TCP_MD5SIG, from the first one on
         self.error_queue: Any = None
         self.saved_syn: bytes | None = None
         self.tstamp_flags = 0  # SO_TIMESTAMPING

@@ -1,7 +1,7 @@
 """setsockopt and getsockopt of a TCP socket: Linux's names, ranges, roundings and refusals (linux-sockets §7).
 
 Here are the two calls and the options at SOL_SOCKET; `sockopt_tcp` and `sockopt_ip` have the others. Options
-of features that do not exist here (MD5 signatures, TLS, transmit times) are refused as by a kernel
+of features that do not exist here (TCP-AO, TLS, transmit times) are refused as by a kernel
 built without them: ENOPROTOOPT. Lengths: an int is read from the first 4 bytes; fewer is EINVAL, except at
 IPPROTO_IP, where one byte is a number too. A getsockopt buffer that is too small gets the first bytes of
 the value. A program has every privilege over its own stack: what Linux asks CAP_NET_ADMIN or CAP_NET_RAW for is granted.

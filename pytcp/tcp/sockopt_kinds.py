@@ -36,6 +36,7 @@ defaults: dict[Key, int] = {}
 
 _TEXTS = {  # of strerror(3), which the engine has no operating system to ask for
     errno.EPERM: "Operation not permitted",
+    errno.ENOMEM: "Cannot allocate memory",
     errno.EINVAL: "Invalid argument",
     errno.EDOM: "Numerical argument out of domain",
     errno.EPROTO: "Protocol error",

@@ -1,14 +1,14 @@
 """Options at IPPROTO_TCP: ranges and roundings as measured on Linux 6.18 (linux-sockets §7).
 
 Times given in ms or us become whole ticks, rounded up. TCP_REPAIR and what belongs to it are refused as
-to a program without the privilege; Fast Open, MD5 and zero-copy receive are not known here (yet).
+to a program without the privilege; zero-copy receive is not known here.
 """
 
 from __future__ import annotations
 
 import errno
 
-from . import cong, delack, fastopen, fastopen_client, info, keepalive, mtu, options, pacing, rtt, rwnd, xmit
+from . import cong, delack, fastopen, fastopen_client, info, keepalive, mtu, options, pacing, rtt, rwnd, sockopt_md5, xmit
 from .const import CLOSE, ESTABLISHED, LISTEN, NAGLE_CORK, NAGLE_OFF, NAGLE_PUSH, NSEC_PER_MSEC, NSEC_PER_SEC, SF_CLOSE, SF_LISTEN
 from .sock import Sock
 from .sockopt_kinds import (
@@ -45,6 +45,7 @@ TCP_WINDOW_CLAMP = 10
 TCP_INFO = 11
 TCP_QUICKACK = 12
 TCP_CONGESTION = 13
+TCP_MD5SIG = 14
 TCP_THIN_LINEAR_TIMEOUTS = 16
 TCP_THIN_DUPACK = 17
 TCP_USER_TIMEOUT = 18
@@ -58,6 +59,7 @@ TCP_SAVE_SYN = 27
 TCP_SAVED_SYN = 28
 TCP_FASTOPEN = 23
 TCP_FASTOPEN_CONNECT = 30
+TCP_MD5SIG_EXT = 32
 TCP_FASTOPEN_KEY = 33
 TCP_FASTOPEN_NO_COOKIE = 34
 TCP_INQ = 36
@@ -65,6 +67,8 @@ TCP_TX_DELAY = 37
 TCP_RTO_MAX_MS = 44
 TCP_RTO_MIN_US = 45
 TCP_DELACK_MAX_US = 46
+
+MD5_KEYS = ((IPPROTO_TCP, TCP_MD5SIG), (IPPROTO_TCP, TCP_MD5SIG_EXT))
 
 MIN_MSS = 88  # smallest TCP_MAXSEG
 MAX_WINDOW = 32767
@@ -331,6 +335,8 @@ SET: dict[Key, Setter] = {key: flag(key) for key in _KEPT} | {
 SET_BYTES: dict[Key, ByteSetter] = {
     (IPPROTO_TCP, TCP_CONGESTION): _set_congestion,
     (IPPROTO_TCP, TCP_FASTOPEN_KEY): _set_fastopen_key,
+    (IPPROTO_TCP, TCP_MD5SIG): sockopt_md5.set_key,
+    (IPPROTO_TCP, TCP_MD5SIG_EXT): sockopt_md5.set_key_ext,
 }
 
 GET: dict[Key, Getter] = {key: kept_getter(key) for key in _KEPT} | {

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import challenge, listen, options, reset, rwnd, seq, timers
+from . import challenge, listen, md5, options, reset, rwnd, seq, timers
 from .const import ACK, FIN, FIN_WAIT2, NSEC_PER_MSEC, NSEC_PER_SEC, RST, SYN, TIME_WAIT
 from .paws import PAWS_WRAP_S
 from .sock import NEVER
@@ -79,6 +79,7 @@ class TimeWait:
         "reuseaddr",
         "reuseport",
         "saddr",
+        "secret",
         "snd_nxt",
         "sport",
         "substate",
@@ -115,6 +116,7 @@ class TimeWait:
         self.ts_recent = sk.ts_recent
         self.ts_recent_stamp_s = sk.ts_recent_stamp_s
         self.ts_offset = sk.ts_offset
+        self.secret = md5.lookup(sk.md5, sk.daddr)
         self.tos = sk.tos
         self.mark = sk.mark
         self.flowlabel = sk.flowlabel
@@ -228,7 +230,8 @@ class TimeWait:
             return False
         isn = (self.snd_nxt + ISN_GAP) & M32 or 1
         self.kill()
-        listen.receive(listener, seg, isn)
+        if md5.acceptable(listener.md5, seg, listener.mib):
+            listen.receive(listener, seg, isn)
         return True
 
     def _remember_timestamp(self, seg: Segment) -> None:
@@ -247,11 +250,12 @@ class TimeWait:
         reset.reply(
             self.host, self.family, self.saddr, self.daddr, self.sport, self.dport, self.snd_nxt, self.rcv_nxt, ACK, window, opts,
             tos=self.tos, mark=self.mark, flowlabel=self.flowlabel, dev_if=self.bound_dev_if,
+            secret=self.secret,
         )  # fmt: skip
 
     def _reset(self, seg: Segment) -> None:
         """The peer still believes in a connection we cannot go on with."""
-        reset.answer(self.host, seg, self.mark, self.bound_dev_if)
+        reset.closed_port(self.host, seg, self.mark, self.bound_dev_if)
         self.kill()
 
 

@@ -16,6 +16,7 @@ from . import (
     ecn,
     fastopen_client,
     gates,
+    md5,
     memory,
     mtu,
     mtu_probe,
@@ -115,6 +116,8 @@ def transmit_skb(sk: Sock, skb: Skb) -> int:
         if sk.ecn_flags:
             flags, ip_ecn = ecn.send(sk, skb, flags)
         th = established_header(sk, flags, skb.seq, length, urg)
+    if sk.md5 is not None:
+        th = md5.signed(sk, th, skb.frags)
     if flags & ACK:
         delack.event_ack_sent(sk, 1)
     if length:
@@ -175,6 +178,8 @@ def _send_bare(sk: Sock, flags: int, seq: int) -> int:
     if sk.ecn_flags & ecn.DEMAND_CWR:
         flags |= ECE
     th = established_header(sk, flags, seq, 0, urg)
+    if sk.md5 is not None:
+        th = md5.signed(sk, th, ())
     if flags & ACK:
         delack.event_ack_sent(sk, 1)
     sk.segs_out += 1
