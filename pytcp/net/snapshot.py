@@ -24,6 +24,7 @@ from pytcp.tcp.const import (
     SYN_RECV,
 )
 from pytcp.tcp.info import TcpInfo, tcp_info
+from pytcp.tcp.md5 import Keys, option_memory
 from pytcp.tcp.request import Request
 from pytcp.tcp.sock import NEVER, Sock
 from pytcp.tcp.timewait import TimeWait
@@ -103,12 +104,14 @@ def tcp(stack: Stack, entry: Sock | Request | TimeWait) -> Facts:
         "v6only": bool(entry.v6only),
         "shutdown": entry.shutdown,
         "timer": _sock_timer(entry, now),
-        "memory": _memory(entry.rmem_alloc, entry.rcvbuf, entry.wmem_alloc - 1, entry.sndbuf, entry.forward_alloc, entry.wmem_queued),
+        "memory": _memory(entry.rmem_alloc, entry.rcvbuf, entry.wmem_alloc - 1, entry.sndbuf, entry.forward_alloc, entry.wmem_queued, option_memory(entry)),
         "congestion": entry.ca.name if entry.ca is not None else entry.cong_name or entry.sysctl.tcp_congestion_control,
         "info": _info(tcp_info(entry)),
         "gate": gates.NAMES[entry.gate],
         "gates": {name: figures for name, figures in gates.times(entry).items() if figures != (0, 0)},
     }
+    if entry.md5:
+        facts["md5keys"] = _keys(entry.md5)
     if entry.user is not None:
         facts["inode"] = _cookie(entry.user)
         facts["fd"] = _descriptor(entry.user)
@@ -180,9 +183,15 @@ def _descriptor(user: Any) -> int:
         return -1
 
 
-def _memory(r: int, rb: int, t: int, tb: int, f: int, w: int) -> dict[str, int]:
-    """The memory inet_diag reports (SK_MEMINFO), without option memory, backlog and drops: no socket here has those."""
-    return {"rmem_alloc": r, "rcvbuf": rb, "wmem_alloc": t, "sndbuf": tb, "forward_alloc": f, "wmem_queued": w}
+def _memory(r: int, rb: int, t: int, tb: int, f: int, w: int, o: int = 0) -> dict[str, int]:
+    """The memory inet_diag reports (SK_MEMINFO), without backlog and drops: no socket here has those."""
+    facts = {"rmem_alloc": r, "rcvbuf": rb, "wmem_alloc": t, "sndbuf": tb, "forward_alloc": f, "wmem_queued": w}
+    return facts | {"optmem": o} if o else facts
+
+
+def _keys(keys: Keys) -> list[Facts]:
+    """The keys of TCP_MD5SIG, as inet_diag tells root."""
+    return [{"address": format_ip(key.addr), "prefix_len": key.prefix_len, "key": list(key.secret)} for key in keys]
 
 
 def _timer(kind: str, left_ns: int, retrans: int) -> Facts:

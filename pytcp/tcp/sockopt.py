@@ -14,7 +14,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import NoReturn
 
-from . import keepalive, rwnd, sockopt_ip, sockopt_tcp, timestamping
+from . import keepalive, md5, rwnd, sockopt_ip, sockopt_tcp, timestamping
 from .const import SF_LISTEN
 from .sock import Sock
 from .sockopt_kinds import (
@@ -318,7 +318,7 @@ def _get_cookie(sk: Sock) -> bytes:
 
 
 def _get_meminfo(sk: Sock) -> bytes:
-    return _MEMINFO.pack(sk.rmem_alloc, sk.rcvbuf, max(sk.wmem_alloc - 1, 0), sk.sndbuf, sk.forward_alloc, sk.wmem_queued, 0, 0, 0)
+    return _MEMINFO.pack(sk.rmem_alloc, sk.rcvbuf, max(sk.wmem_alloc - 1, 0), sk.sndbuf, sk.forward_alloc, sk.wmem_queued, md5.option_memory(sk), 0, 0)
 
 
 def _set_reserve_mem(sk: Sock, value: int) -> None:

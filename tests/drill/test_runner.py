@@ -171,7 +171,7 @@ def test_a_closed_descriptor_is_ebadf_and_an_unknown_one_an_error() -> None:
     ("line", "says"),
     [
         ("frobnicate(4) = 0", "system call frobnicate"),
-        ("setsockopt(4, SOL_TCP, TCP_MD5SIG, [1], 4) = 0", "TCP_MD5SIG"),
+        ("setsockopt(4, SOL_TCP, TCP_ZEROCOPY_RECEIVE, [1], 4) = 0", "TCP_ZEROCOPY_RECEIVE"),
         ("fcntl(4, F_GETFD) = 0", "fcntl"),
     ],
 )

@@ -19,7 +19,7 @@ NAMES = [str(path.relative_to(HERE)) for path in SCRIPTS]
 SUBJECTS = {
     "handshake", "fastopen", "options", "data", "delack", "close", "window", "paws", "rfc5961", "keepalive", "simultaneous", "reorder", "urgent", "icmp", "ecn",
     "timewait", "mtu_probing", "nagle", "cork", "more", "eor", "tso", "autocork", "cwnd", "cubic", "pacing", "sndbuf", "notsent", "rcvbuf", "scaling_ratio",
-    "shrink", "drs", "tsq",
+    "shrink", "drs", "tsq", "md5",
 }  # fmt: skip
 RELAXED = Settings({"tolerance_usecs": "20000"})
 

@@ -191,7 +191,8 @@ def _process(facts: Facts, wanted: Wanted, command_name: str, pid: int) -> str:
             words.append(ssinfo.memory(facts))
         if wanted.info and "info" in facts:
             words.append(ssinfo.info(facts, options=wanted.options or wanted.extended, numeric=wanted.numeric))
-        lines.append("".join(f" {word}" for word in words))
+            words.append(ssinfo.md5keys(facts))
+        lines.append("".join(f" {word}" for word in words if word))
     if wanted.why and facts.get("gates"):
         lines.append(f" {ssinfo.why(facts)}")
     return ("" if wanted.oneline else "\n\t").join(lines)

@@ -54,12 +54,21 @@ def timer(facts: Facts) -> str:
 
 
 def memory(facts: Facts) -> str:
-    """`skmem:(...)`: option memory, backlog and drops are always 0 here."""
+    """`skmem:(...)`: backlog and drops are always 0 here."""
     m = facts["memory"]
     return (
         f"skmem:(r{m['rmem_alloc']},rb{m['rcvbuf']},t{m['wmem_alloc']},tb{m['sndbuf']},f{m['forward_alloc']},w{m['wmem_queued']},"
-        "o0,bl0,d0)"
+        f"o{m.get('optmem', 0)},bl0,d0)"
     )  # fmt: skip
+
+
+def md5keys(facts: Facts) -> str:
+    """`md5keys:192.0.2.0/24=secret,...`, what is no letter or would divide as an octal number; nothing without keys."""
+    return "md5keys:" + ",".join(f"{key['address']}/{key['prefix_len']}={_shown(key['key'])}" for key in facts["md5keys"]) if "md5keys" in facts else ""
+
+
+def _shown(secret: list[int]) -> str:
+    return "".join(chr(byte) if 0x20 < byte < 0x7F and chr(byte) not in "\\," else f"\\{byte:03o}" for byte in secret)
 
 
 def details(facts: Facts) -> str:
