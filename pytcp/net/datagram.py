@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytcp.tcp.const import POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, RCV_SHUTDOWN, SEND_SHUTDOWN, SHUTDOWN_MASK
 from pytcp.tcp.sockopt_ip import narrowed
 from pytcp.wire.addr import IP4_ANY, IP4_BROADCAST, IP6_ANY, IP6_LOOPBACK, is_multicast
-from pytcp.wire.ipv4 import IPPROTO_UDP
-from pytcp.wire.udp import build_header, full_checksum
 
 from . import addr as A
-from . import ipv4, ipv6, selfcopy
-from .route import BROADCAST, MULTICAST, Dst
+from . import udp_output
+from .route import BROADCAST, Dst
+from .udp_output import DONT, INTERFACE, OMIT, PLAIN, WANT, Control
 
 if TYPE_CHECKING:
     from pytcp.wire.icmp import Quoted
@@ -36,8 +35,6 @@ MAX_PAYLOAD6 = 65527
 MIN_RCVBUF = 2304
 MIN_SNDBUF = 4608
 ERRORS_KEPT = 64  # reports queued per endpoint
-
-DONT, WANT, DO, PROBE, INTERFACE, OMIT = range(6)
 
 ORIGIN_LOCAL = "local"
 ORIGIN_ICMP = {4: "icmp", 6: "icmp6"}
@@ -55,6 +52,7 @@ class Datagram(NamedTuple):
     tos: int
     bad: bool  # its checksum is wrong, which shows when it is read
     truesize: int
+    gso_size: int = 0  # it is many datagrams of so many bytes, the last perhaps shorter (UDP_GRO)
 
 
 class ErrorReport(NamedTuple):
@@ -71,19 +69,6 @@ class ErrorReport(NamedTuple):
     dport: int
 
 
-class Control(NamedTuple):
-    """What the control data of one datagram asks for, in place of the endpoint's options."""
-
-    tos: int | None = None
-    ttl: int | None = None
-    source: bytes = b""
-    dev: Interface | None = None
-    dontfrag: bool | None = None
-
-
-PLAIN = Control()
-
-
 class UdpSocket:
     """One endpoint; made by `UdpTable.socket`."""
 
@@ -91,7 +76,7 @@ class UdpSocket:
         "stack", "table", "family", "saddr", "bound_addr", "lport", "raddr", "rport", "dev", "reuseaddr", "reuseport", "v6only", "broadcast",
         "tos", "ttl", "multicast_ttl", "multicast_all", "pmtu_disc", "dontfrag", "recverr", "no_check6_rx", "rcvbuf", "rmem", "queue", "errors", "err",
         "on_ready", "closed", "ip_id", "groups", "sndbuf", "shutdown", "freebind", "multicast_dev", "port_given",
-        "multicast_loop", "autoflowlabel", "port_range", "no_check", "no_check6_tx",
+        "multicast_loop", "autoflowlabel", "port_range", "no_check", "no_check6_tx", "gso_size", "gro",
     )  # fmt: skip
 
     def __init__(self, stack: Stack, table: UdpTable, family: int) -> None:
@@ -133,6 +118,8 @@ class UdpSocket:
         self.autoflowlabel = True
         self.no_check = False  # SO_NO_CHECK, which means IPv4 only
         self.no_check6_tx = False
+        self.gso_size = 0  # UDP_SEGMENT
+        self.gro = False  # UDP_GRO: super-frames are wanted whole
         self.port_range = 0  # IP_LOCAL_PORT_RANGE: last << 16 | first port to choose from
         self.port_given = False  # bind() named the port: disconnecting does not give it back
 
@@ -311,66 +298,16 @@ class UdpSocket:
         if confirm:
             dst.neigh.confirm()
         if four:
-            self._send4(dst, saddr[-4:], data, port, control)
+            udp_output.send4(self, dst, saddr[-4:], data, port, control)
         else:
-            self._send6(dst, saddr, data, port, control)
+            udp_output.send6(self, dst, saddr, data, port, control)
         return len(data)
 
-    def _datagram(self, saddr: bytes, daddr: bytes, data: bytes, port: int) -> bytes:
-        size = 8 + len(data)
-        if self.no_check if len(daddr) == 4 else self.no_check6_tx:
-            return build_header(self.lport, port, size, 0) + data
-        csum = full_checksum(saddr, daddr, build_header(self.lport, port, size, 0) + data)
-        return build_header(self.lport, port, size, csum) + data
-
-    def _too_long(self, dst: Dst, port: int, mtu: int) -> OSError:
-        """The datagram does not fit and may not be cut: the error queue says how much would."""
+    def too_long(self, dst: Dst, port: int, mtu: int) -> OSError:
+        """For a sender to raise: the datagram does not fit and may not be cut: the error queue says how much would."""
         if self.recverr:
             self.errors.append(ErrorReport(errno.EMSGSIZE, ORIGIN_LOCAL, 0, 0, mtu, b"", b"", _unwire(self.family, dst.daddr), port))
         return OSError(errno.EMSGSIZE, f"the path takes packets of {mtu} bytes")
-
-    def _send4(self, dst: Dst, saddr: bytes, data: bytes, port: int, control: Control) -> None:
-        stack = self.stack
-        mode = self.pmtu_disc
-        mtu = dst.mtu if mode <= DO else dst.dev.mtu
-        size = 28 + len(data)
-        if size > mtu and mode not in (DONT, WANT, OMIT):
-            raise self._too_long(dst, port, mtu)
-        df = mode in (DO, PROBE) or (mode == WANT and size <= mtu and not dst.mtu_lock)
-        ident: int | None = None
-        if self.raddr:
-            ident = self.ip_id & 0xFFFF
-            self.ip_id += 1
-        elif mode in (DO, PROBE):
-            ident = 0
-        multicast = dst.kind == MULTICAST
-        ttl = control.ttl if control.ttl is not None else self.multicast_ttl if multicast else self.ttl
-        tos = self.tos if control.tos is None else control.tos
-        datagram = self._datagram(saddr, dst.daddr, data, port)
-        stack.mib.UdpOutDatagrams += 1
-        selfcopy.send(stack, dst, saddr, datagram, tos, ttl or stack.sysctl.ip_default_ttl, self.multicast_loop)
-        if multicast and not ttl:
-            return  # for this host only
-        ipv4.output(stack, dst, saddr, IPPROTO_UDP, datagram, tos=tos, ttl=ttl, df=df, ident=ident, mtu=mtu)
-
-    def _send6(self, dst: Dst, saddr: bytes, data: bytes, port: int, control: Control) -> None:
-        stack = self.stack
-        mode = self.pmtu_disc
-        mtu = dst.mtu if mode <= DO else dst.dev.mtu6
-        whole = self.dontfrag if control.dontfrag is None else control.dontfrag
-        if 48 + len(data) > mtu and (whole or mode in (DO, PROBE, INTERFACE)):
-            raise self._too_long(dst, port, mtu)
-        labelled = self.autoflowlabel and stack.sysctl.auto_flowlabels
-        flow = stack.flow_label(saddr, dst.daddr, self.lport, port, IPPROTO_UDP) if labelled else 0
-        multicast = dst.kind == MULTICAST
-        hops = control.ttl if control.ttl is not None else self.multicast_ttl if multicast else self.ttl
-        tos = self.tos if control.tos is None else control.tos
-        datagram = self._datagram(saddr, dst.daddr, data, port)
-        stack.mib.Udp6OutDatagrams += 1
-        selfcopy.send(stack, dst, saddr, datagram, tos, hops or stack.sysctl.hop_limit, self.multicast_loop)
-        if multicast and not hops:
-            return  # for this host only
-        ipv6.output(stack, dst, saddr, IPPROTO_UDP, datagram, tclass=tos, flow=flow, hops=hops, mtu=mtu)
 
     # --- receiving ---
 

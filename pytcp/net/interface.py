@@ -14,7 +14,6 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from pytcp.link.cut import received_packets
 from pytcp.link.frame import CSUM_NONE, F_CSUM, F_TSO4, F_TSO6, F_USO, GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, RxFrame, TxFrame
 from pytcp.link.gro import Gro
 from pytcp.link.offload import segment
@@ -303,9 +302,6 @@ class Interface:
         stack = self.stack
         stack.now_ns = self._now()
         self.rx_packets += 1
-        if frame.gso_type == GSO_UDP_L4:
-            self._split(frame)
-            return
         data = bytes(frame.data)
         version = data[0] >> 4 if data else 0
         if version not in (4, 6):
@@ -323,9 +319,6 @@ class Interface:
         mac = self.mac
         if size < 14:
             self.rx_dropped += 1
-            return
-        if frame.gso_type == GSO_UDP_L4:
-            self._split(frame)
             return
         to = bytes(data[:6])
         if to == mac:
@@ -354,11 +347,6 @@ class Interface:
         elif ethertype >= ETH_P_802_3_MIN or bytes(data[off : off + 2]) == b"\xff\xff":
             # below: 802.2 LLC, which the kernel takes and nobody here speaks
             self.rx_dropped += 1
-
-    def _split(self, frame: RxFrame) -> None:
-        """A super-frame of UDP is many datagrams, and nobody here wants them in one."""
-        for piece in received_packets(frame, len(self.room)):
-            self.link.rx(RxFrame(memoryview(piece)))
 
     # --- out ---
 

@@ -18,7 +18,7 @@ from pytcp.wire.errors import WireError
 from pytcp.wire.icmp import DEST_UNREACH, FRAG_NEEDED, PARAMETER_PROBLEM, PROT_UNREACH
 from pytcp.wire.ipv4 import IP_DF, IP_MF, IP_OFFSET, IPOPT_COPIED, IPPROTO_ICMP, IPPROTO_IGMP, IPPROTO_TCP, IPPROTO_UDP, build_header, header_ok
 
-from . import fragments, icmp, ipopts, udp
+from . import fragments, icmp, ipopts, udp, uso
 from .packet import TO_BROADCAST, TO_MULTICAST, TO_US, Packet
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def receive(stack: Stack, dev: Interface, data: bytes, kind: int, frame: RxFrame
     if vihl >> 4 != 4 or hlen < 20:
         mib.IpInHdrErrors += 1
         return
-    stack.mib.count_ect(tos, 1)
+    stack.mib.count_ect(tos, uso.segments(frame, size - hlen - 8))
     if hlen > size:
         mib.IpInHdrErrors += 1
         return
@@ -186,11 +186,13 @@ def output(
     ident: int | None = None,
     options: bytes = b"",
     mtu: int = 0,
+    gso_size: int = 0,
 ) -> int:
     """Send one datagram, in fragments where it must be.
 
     ident: None takes the next number of the destination's own counter. mtu: bytes of a packet, 0 = the
-    path's. Returns 0, or -EMSGSIZE for one that would need fragments but has DF: the sender is then also
+    path's. gso_size: `payload` is a UDP header and so many bytes of each of many datagrams (`uso`).
+    Returns 0, or -EMSGSIZE for one that would need fragments but has DF: the sender is then also
     told by ICMP, as Linux tells it.
     """
     mib = stack.mib
@@ -209,6 +211,11 @@ def output(
     if ttl == 0:
         ttl = 1 if is_multicast(daddr) else stack.sysctl.ip_default_ttl
     limit = mtu or dst.mtu
+    if gso_size:
+        header = build_header(saddr, daddr, proto, size, tos=tos, ident=ident, frag=IP_DF if df else 0, ttl=ttl, options=options)
+        mib.IpOutTransmits += 1
+        uso.output(dst, dst.dev.room + header, payload, gso_size)
+        return 0
     if size > limit:
         if df:
             mib.IpFragFails += 1

@@ -27,7 +27,7 @@ from pytcp.wire.ipv6 import (
     build_header,
 )
 
-from . import exthdrs, fragments, icmpv6, udp
+from . import exthdrs, fragments, icmpv6, udp, uso
 from .packet import TO_MULTICAST, TO_US, Packet
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def receive(stack: Stack, dev: Interface, data: bytes, kind: int, frame: RxFrame
         mib.Ip6InHdrErrors += 1
         return
     tos = word >> 20 & 0xFF
-    stack.mib.count_ect6(tos, 1)
+    stack.mib.count_ect6(tos, uso.segments(frame, size - 48))
     multicast = dst[0] == 0xFF
     if not dev.loopback and (src == IP6_LOOPBACK or dst == IP6_LOOPBACK or (multicast and dst[1] & 0x0F <= 1)):
         mib.Ip6InHdrErrors += 1
@@ -154,11 +154,13 @@ def output(
     hops: int = 0,
     fragment: bool = True,
     mtu: int = 0,
+    gso_size: int = 0,
 ) -> int:
     """Send one packet, in fragments where it must be.
 
     hops: 0 = what a router advertised, or the sysctl; 1 for multicast. mtu: bytes of a packet, 0 = the
-    path's. Returns 0, or -EMSGSIZE for one that is too long and must not be fragmented.
+    path's. gso_size: `payload` is a UDP header and so many bytes of each of many datagrams (`uso`).
+    Returns 0, or -EMSGSIZE for one that is too long and must not be fragmented.
     """
     mib = stack.mib
     daddr = dst.daddr
@@ -175,6 +177,11 @@ def output(
         hops = 1 if multicast else dst.hoplimit or stack.sysctl.hop_limit
     limit = mtu or dst.mtu
     room = dst.dev.room
+    if gso_size:
+        header = build_header(saddr, daddr, proto, len(payload), tclass=tclass, flow=flow, hop_limit=hops)
+        mib.Ip6OutTransmits += 1
+        uso.output(dst, room + header, payload, gso_size)
+        return 0
     if size <= limit:
         head = room + build_header(saddr, daddr, proto, len(payload), tclass=tclass, flow=flow, hop_limit=hops) + payload
         mib.Ip6OutTransmits += 1

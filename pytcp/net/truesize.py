@@ -56,3 +56,12 @@ def tx_truesize(length: int) -> int:
     if need <= SMALL_HEAD:
         return SMALL_HEAD + SKB
     return (1 << (need - 1).bit_length()) + SKB
+
+
+def cut_truesize(whole: int, headers: int, payload: int) -> int:
+    """A datagram of `payload` bytes behind `headers` bytes from IP's on, cut from a received super-frame of `whole` bytes.
+
+    Measured (6.18, TAP, SO_MEMINFO): 2304 for 1000 and 1280 for 500 bytes of a short frame, which are copied; 832 + 1452 each for 64000
+    bytes, whose pages are shared.
+    """
+    return tx_truesize(headers + payload) if whole <= GOOD_LINEAR else SMALL_HEAD + SKB + payload

@@ -25,7 +25,7 @@ from pytcp.wire.icmpv6 import TIME_EXCEEDED as TIME_EXCEEDED6
 from pytcp.wire.ipv4 import IPPROTO_UDP
 from pytcp.wire.ipv6 import walk
 
-from . import datagram, icmp, icmpv6
+from . import datagram, icmp, icmpv6, uso
 from .addr import V4MAPPED
 from .packet import TO_MULTICAST, TO_US, Packet
 from .ports import PortTable
@@ -201,9 +201,14 @@ def receive(stack: Stack, pkt: Packet) -> None:
         else:
             icmpv6.send_error(stack, pkt, DEST_UNREACH6, PORT_UNREACH6, 0)
         return
+    gso_size = uso.size_of(pkt, ulen - 8)
     size = rx_truesize(pkt.frame_len)
     for sock in socks:
-        sock.queue_datagram(datagram.Datagram(data[8:], pkt.src, sport, pkt.dst, dev, pkt.ttl, pkt.tos, bad, size))
+        if gso_size and not sock.gro:
+            for payload, size in uso.pieces(pkt, data, gso_size):
+                sock.queue_datagram(datagram.Datagram(payload, pkt.src, sport, pkt.dst, dev, pkt.ttl, pkt.tos, bad, size))
+        else:
+            sock.queue_datagram(datagram.Datagram(data[8:], pkt.src, sport, pkt.dst, dev, pkt.ttl, pkt.tos, bad, size, gso_size))
 
 
 def _count_bad(stack: Stack, four: bool) -> None:

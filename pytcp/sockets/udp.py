@@ -6,7 +6,7 @@ are in `udp_options`. A datagram is never cut without saying so: `recvmsg` gives
 MSG_TRUNC in its flags the real length.
 
 With MSG_MORE or UDP_CORK several sends make one datagram, which goes where the first of them named.
-Not here: UDP_SEGMENT and UDP_GRO.
+With UDP_SEGMENT one send makes many datagrams, with UDP_GRO one read takes as many as came in a super-frame.
 Measured on Linux 6.18: which errno comes from which call in which state.
 """
 
@@ -17,7 +17,8 @@ import socket as stdlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from pytcp.net.datagram import PLAIN, Control, Datagram
+from pytcp.net.datagram import Datagram
+from pytcp.net.udp_output import PLAIN, Control
 from pytcp.tcp.const import POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, RCV_SHUTDOWN, SEND_SHUTDOWN, SHUTDOWN_MASK
 from pytcp.wire.addr import is_link_local
 
@@ -198,7 +199,7 @@ class DatagramSocket:
         """Send the buffers as one datagram.
 
         Control data of its own: IP_TTL, IP_TOS, IP_PKTINFO (its source address and interface), IPV6_HOPLIMIT, IPV6_TCLASS, IPV6_PKTINFO,
-        IPV6_DONTFRAG. Other levels are ignored, other messages of these are EINVAL."""
+        IPV6_DONTFRAG; UDP_SEGMENT makes it many. Other levels are ignored, other messages of these are EINVAL."""
         return self._send(arguments.joined(buffers), flags, address, arguments.control(ancdata))
 
     def _send(self, data: Buffer, flags: int, address: SockAddr | None, ancdata: Ancillary | None = None) -> int:
@@ -206,34 +207,41 @@ class DatagramSocket:
         udp = self.check_open()
         if flags & MSG_OOB:
             raise oserror(errno.EOPNOTSUPP, "datagrams have no urgent data")
+        if self._held is not None:
+            # where it goes and what its control data asks for was said when it was begun
+            return self._append(udp, payload, bool(flags & MSG_MORE))
         to = None if address is None else self._where(address)
         control = PLAIN
         if ancdata:
             target = udp.raddr if to is None else to[0]
             control = udp_control.outgoing(self, udp, ancdata, len(target) == 16 and not target.startswith(MAPPED_PREFIX))
-        if self._held is not None or self.corked or flags & MSG_MORE:
-            self._hold(udp, payload, to, control)
-            if self.corked or flags & MSG_MORE:
-                return len(payload)
-            self._push(udp)
-            return len(payload)
+        if self.corked or flags & MSG_MORE:
+            self._begin(udp, to, control)
+            return self._append(udp, payload, True)
         try:
             return _transmit(udp, payload, to, bool(flags & MSG_CONFIRM), control)
         finally:
             self._flush()
 
-    def _hold(self, udp: UdpSocket, payload: bytes, to: tuple[bytes, int, Interface | None] | None, control: Control) -> None:
-        """Append to the datagram that is being made. Raises EDESTADDRREQ, EINVAL, EMSGSIZE (and drops it all)."""
-        if self._held is None:
-            if to is None and not udp.raddr:
-                raise oserror(errno.EDESTADDRREQ)
-            if to is not None and not to[1]:
-                raise oserror(errno.EINVAL, "port 0")
-            self._held, self._held_to, self._held_control = bytearray(), to, control
+    def _begin(self, udp: UdpSocket, to: tuple[bytes, int, Interface | None] | None, control: Control) -> None:
+        """A datagram of several sends. Raises EDESTADDRREQ, EINVAL."""
+        if to is None and not udp.raddr:
+            raise oserror(errno.EDESTADDRREQ)
+        if to is not None and not to[1]:
+            raise oserror(errno.EINVAL, "port 0")
+        self._held, self._held_to = bytearray(), to
+        self._held_control = control if control.gso_size is not None else control._replace(gso_size=udp.gso_size)
+
+    def _append(self, udp: UdpSocket, payload: bytes, more: bool) -> int:
+        """Add to the datagram that is being made, and send it unless more is to come. Raises EMSGSIZE, ... (and drops it all)."""
+        assert self._held is not None
         self._held += payload
         if len(self._held) > 0xFFFF:
             self._held = None
             raise oserror(errno.EMSGSIZE)
+        if not self.corked and not more:
+            self._push(udp)
+        return len(payload)
 
     def _push(self, udp: UdpSocket) -> None:
         """Send the datagram that was being made."""
@@ -285,7 +293,7 @@ class DatagramSocket:
         if flags & MSG_ERRQUEUE:
             return self._recv_error(udp, bufsize, ancbufsize)
         datagram = udp.recv(peek=bool(flags & MSG_PEEK))
-        ancillary, result = cmsg.fit(udp_control.ancillary(self, datagram), ancbufsize)
+        ancillary, result = cmsg.fit(udp_control.ancillary(self, udp, datagram), ancbufsize)
         data = datagram.data
         if len(data) > bufsize:
             result |= MSG_TRUNC

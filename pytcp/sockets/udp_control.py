@@ -1,15 +1,17 @@
 """Control data of UDP (ip(7), ipv6(7)): what recvmsg adds to a datagram, and what sendmsg may ask for it.
 
 Received: interface, addresses, TTL and TOS, as far as options ask (IP_PKTINFO, IP_RECVTTL, IPV6_RECVPKTINFO, ...), in the kernel's
-order. Sent: the source and the interface, TTL, TOS, IPV6_DONTFRAG for one datagram, with the kernel's refusals.
+order, and the size of the datagrams of a super-frame (UDP_GRO). Sent: the source and the interface, TTL, TOS, IPV6_DONTFRAG, the segment
+size (UDP_SEGMENT) for one datagram, with the kernel's refusals.
 """
 
 from __future__ import annotations
 
 import errno
+import struct
 from typing import TYPE_CHECKING, Any
 
-from pytcp.net.datagram import Control
+from pytcp.net.udp_output import Control
 from pytcp.wire.addr import IP4_ANY, IP4_BROADCAST, is_multicast
 
 from .address import AF_INET6, MAPPED_PREFIX, oserror
@@ -33,6 +35,8 @@ from .udp_options import (
     SO_MARK,
     SO_PRIORITY,
     SOL_SOCKET,
+    UDP_GRO,
+    UDP_SEGMENT,
 )
 
 if TYPE_CHECKING:
@@ -43,15 +47,18 @@ if TYPE_CHECKING:
 
 _PKTINFO = 12  # struct in_pktinfo
 _PKTINFO6 = 20
+_SEGMENT = struct.Struct("=H")
 
 
-def ancillary(so: DatagramSocket, datagram: Datagram) -> Ancillary:
+def ancillary(so: DatagramSocket, udp: UdpSocket, datagram: Datagram) -> Ancillary:
     """The control data that options ask for, in the kernel's order."""
     kept = so.kept
-    if not kept:
-        return []
-    four = len(datagram.dst) == 4
     found: Ancillary = []
+    if datagram.gso_size and udp.gro:
+        found.append((IPPROTO_UDP, UDP_GRO, INT.pack(datagram.gso_size)))
+    if not kept:
+        return found
+    four = len(datagram.dst) == 4
     if so.family == AF_INET6:
         if kept.get((IPPROTO_IPV6, IPV6_RECVPKTINFO)):
             dst = MAPPED_PREFIX + datagram.dst if four else datagram.dst
@@ -85,7 +92,9 @@ def outgoing(so: DatagramSocket, udp: UdpSocket, control: Ancillary, six: bool) 
         if level == SOL_SOCKET and kind not in _ACCEPTED:
             raise oserror(errno.EINVAL, f"control message {kind} of SOL_SOCKET")
         if level == IPPROTO_UDP:
-            raise oserror(errno.EINVAL, f"control message {kind} of IPPROTO_UDP")
+            if kind != UDP_SEGMENT or len(data) != _SEGMENT.size:
+                raise oserror(errno.EINVAL, f"control message {kind} of IPPROTO_UDP, {len(data)} bytes")
+            asked["gso_size"] = _SEGMENT.unpack(data)[0]
         if level == (IPPROTO_IPV6 if six else IPPROTO_IP):
             asked |= (_ask6 if six else _ask4)(udp, kind, data)
     return Control(**asked)

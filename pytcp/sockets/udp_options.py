@@ -2,7 +2,7 @@
 
 Most are a field of the endpoint with a range; some are only remembered, because they mean nothing here
 (SO_PRIORITY, SO_MARK) or because they ask for control data, which `udp_control` makes. What belongs to
-features that do not exist here (UDP_SEGMENT, UDP_GRO, time stamps) is ENOPROTOOPT, as from a kernel
+features that do not exist here (time stamps) is ENOPROTOOPT, as from a kernel
 without them.
 """
 
@@ -41,7 +41,7 @@ IP_ADD_MEMBERSHIP, IP_DROP_MEMBERSHIP, IP_MULTICAST_ALL, IP_LOCAL_PORT_RANGE = 3
 IPV6_UNICAST_HOPS, IPV6_MULTICAST_IF, IPV6_MULTICAST_HOPS, IPV6_MULTICAST_LOOP, IPV6_JOIN_GROUP, IPV6_LEAVE_GROUP = 16, 17, 18, 19, 20, 21
 IPV6_MTU_DISCOVER, IPV6_MTU, IPV6_RECVERR, IPV6_V6ONLY, IPV6_MULTICAST_ALL, IPV6_RECVPKTINFO, IPV6_PKTINFO = 23, 24, 25, 26, 29, 49, 50
 IPV6_RECVHOPLIMIT, IPV6_HOPLIMIT, IPV6_DONTFRAG, IPV6_RECVTCLASS, IPV6_TCLASS, IPV6_AUTOFLOWLABEL = 51, 52, 62, 66, 67, 70
-UDP_CORK, UDP_NO_CHECK6_TX, UDP_NO_CHECK6_RX = 1, 101, 102
+UDP_CORK, UDP_NO_CHECK6_TX, UDP_NO_CHECK6_RX, UDP_SEGMENT, UDP_GRO = 1, 101, 102, 103, 104
 
 SOCK_DGRAM = 2
 PMTUDISC_OMIT = 5
@@ -312,6 +312,11 @@ def _set_cork(so: DatagramSocket, udp: UdpSocket, value: int) -> None:
     so.cork(bool(value))
 
 
+def _set_segment(so: DatagramSocket, udp: UdpSocket, value: int) -> None:
+    _check(0 <= value <= 0xFFFF, value)
+    udp.gso_size = value
+
+
 def _get_cork(so: DatagramSocket, udp: UdpSocket) -> int:
     return int(so.corked)
 
@@ -476,6 +481,8 @@ _SET: dict[Key, Setter] = (
         (IPPROTO_UDP, UDP_CORK): _set_cork,
         (IPPROTO_UDP, UDP_NO_CHECK6_TX): _flag("no_check6_tx"),
         (IPPROTO_UDP, UDP_NO_CHECK6_RX): _flag("no_check6_rx"),
+        (IPPROTO_UDP, UDP_SEGMENT): _set_segment,
+        (IPPROTO_UDP, UDP_GRO): _flag("gro"),
     }
 )
 
@@ -546,4 +553,6 @@ _GET: dict[Key, Getter] = {key: _kept(key, default) for key, default in (_FLAGS_
     (IPPROTO_UDP, UDP_CORK): _get_cork,
     (IPPROTO_UDP, UDP_NO_CHECK6_TX): _field("no_check6_tx"),
     (IPPROTO_UDP, UDP_NO_CHECK6_RX): _field("no_check6_rx"),
+    (IPPROTO_UDP, UDP_SEGMENT): _field("gso_size"),
+    (IPPROTO_UDP, UDP_GRO): _field("gro"),
 }

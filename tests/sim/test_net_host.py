@@ -7,10 +7,11 @@ import errno
 import pytest
 
 from pytcp.net import sysctl
-from pytcp.net.datagram import PROBE, UdpSocket
+from pytcp.net.datagram import UdpSocket
 from pytcp.net.neighbour import STATE_NAMES
 from pytcp.net.ping import Reply
 from pytcp.net.stack import Stack
+from pytcp.net.udp_output import PROBE
 from pytcp.tcp.const import POLLERR, POLLIN
 from pytcp.wire.addr import parse_ip
 from pytcp.wire.arp import REPLY, REQUEST, Arp
