@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 HOST = ("frame", "reply")
-FRAME_FIELDS = ("ev", "seq", "flags", "gso_size", "ack", "win", "sack", "rtx")
+FRAME_FIELDS = ("ev", "seq", "flags", "gso_size", "ack", "win", "sack", "rtx", "ecn", "urg")
 # info fields that measure time or follow from it: relative and absolute tolerance
 LOOSE: dict[str, tuple[float, int]] = {
     "rtt": (0.05, 300), "rttvar": (0.3, 300), "min_rtt": (0.05, 60), "rto": (0.02, 4000), "pacing_rate": (0.06, 2000), "delivery_rate": (0.2, 4000),

@@ -19,6 +19,7 @@ PEER_IP = "10.79.0.2"
 HOST4 = bytes((10, 79, 0, 1))
 PEER4 = bytes((10, 79, 0, 2))
 PEER_PORT = 80
+LISTEN_PORT = 7000  # of the host, where the peer opens
 PEER_ISN = 0xFFFFF000  # numbers wrap early in every run
 FLAG_BITS = {"F": 1, "S": 2, "R": 4, "P": 8, ".": 0x10, "U": 0x20, "E": 0x40, "W": 0x80}
 VNET = Struct("=BBHHHH")  # flags, gso_type, hdr_len, gso_size, csum_start, csum_offset
@@ -43,6 +44,7 @@ class HostFrame(NamedTuple):
     ts: tuple[int, int] | None
     sack: tuple[tuple[int, int], ...]
     urg: int
+    ecn: int  # codepoint of the IP header
 
 
 def parse(data: bytes | memoryview, gso_size: int, t_us: int) -> HostFrame | None:
@@ -74,16 +76,16 @@ def parse(data: bytes | memoryview, gso_size: int, t_us: int) -> HostFrame | Non
         elif kind == 5:
             sack = [unpack_from("!II", body, j) for j in range(0, len(body), 8)]
         i += size
-    return HostFrame(t_us, sport, seq, ack, flags, window, total - (at - 14) - doff, gso_size, mss, wscale, ts, tuple(sack), urg)
+    return HostFrame(t_us, sport, seq, ack, flags, window, total - (at - 14) - doff, gso_size, mss, wscale, ts, tuple(sack), urg, data[15] & 3)
 
 
 def build(
-    port: int, seq: int, ack: int, flags: str, window: int, options: bytes = b"", payload: bytes = b"", gso_size: int = 0, tos: int = 0
+    port: int, seq: int, ack: int, flags: str, window: int, options: bytes = b"", payload: bytes = b"", gso_size: int = 0, tos: int = 0, urg: int = 0
 ) -> tuple[bytes, bytes]:
-    """(virtio header, frame) of a peer's segment to the host's `port`; numbers as on the wire, `window` unscaled."""
+    """(virtio header, frame) of a peer's segment to the host's `port`; numbers as on the wire, `window` unscaled, `urg` the urgent pointer."""
     bits = sum(FLAG_BITS[c] for c in flags)
     size = 20 + len(options) + len(payload)
-    head = pack("!HHIIHHHH", PEER_PORT, port, seq & M32, ack & M32, (5 + len(options) // 4) << 12 | bits, window, 0, 0)
+    head = pack("!HHIIHHHH", PEER_PORT, port, seq & M32, ack & M32, (5 + len(options) // 4) << 12 | bits, window, 0, urg)
     tcp = head + options + payload
     vnet = bytes(VNET.size)
     if gso_size:
@@ -95,6 +97,28 @@ def build(
     ip = pack("!BBHHHBBH4s4s", 0x45, tos, 20 + size, 0, 0x4000, 64, 6, 0, PEER4, HOST4)
     ip = ip[:10] + checksum(ip).to_bytes(2, "big") + ip[12:]
     return vnet, HOST_MAC + PEER_MAC + b"\x08\x00" + ip + tcp
+
+
+def too_big(port: int, seq: int, mtu: int) -> tuple[bytes, bytes]:
+    """(virtio header, frame) of a router's "fragmentation needed" about the host's segment with number `seq` on the wire."""
+    quoted = pack("!BBHHHBBH4s4s", 0x45, 0, 1500, 0, 0x4000, 63, 6, 0, HOST4, PEER4) + pack("!HHI", port, PEER_PORT, seq & M32)
+    icmp = pack("!BBHHH", 3, 4, 0, 0, mtu) + quoted
+    icmp = icmp[:2] + checksum(icmp).to_bytes(2, "big") + icmp[4:]
+    ip = pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(icmp), 0, 0, 64, 1, 0, PEER4, HOST4)
+    ip = ip[:10] + checksum(ip).to_bytes(2, "big") + ip[12:]
+    return bytes(VNET.size), HOST_MAC + PEER_MAC + b"\x08\x00" + ip + icmp
+
+
+def syn_options(config: dict[str, Any], ts: tuple[int, int] | None) -> bytes:
+    """What the peer's SYN or SYN-ACK says by a workload's `config`: MSS, SACK, timestamps `ts`, window scale."""
+    out = pack("!BBH", 2, 4, config["mss"])
+    if config.get("sack"):
+        out += b"\x01\x01\x04\x02"
+    if ts is not None:
+        out += b"\x01\x01" + pack("!BBII", 8, 10, ts[0] & M32, ts[1] & M32)
+    if config.get("wscale") is not None:
+        out += b"\x01" + bytes((3, 3, config["wscale"]))
+    return out
 
 
 def options(ts: tuple[int, int] | None, sack: list[tuple[int, int]]) -> bytes:
@@ -114,6 +138,10 @@ def describe(frame: HostFrame, iss: int, scale: int) -> dict[str, Any]:
     base: dict[str, Any] = {"ack": _relative(frame.ack, PEER_ISN + 1), "win": frame.window << (0 if "S" in frame.flags else scale)}
     if frame.sack:
         base["sack"] = [[_relative(a, PEER_ISN + 1), _relative(b, PEER_ISN + 1)] for a, b in frame.sack]
+    if frame.ecn:
+        base["ecn"] = frame.ecn
+    if frame.urg:
+        base["urg"] = frame.urg
     if frame.length or fin or "R" in frame.flags:
         segs = -(-frame.length // frame.gso_size) if frame.gso_size else 1
         event = {"ev": "frame", "t": frame.t_us, "seq": [start, start + frame.length], "flags": frame.flags, "gso_size": frame.gso_size, "segs": segs}

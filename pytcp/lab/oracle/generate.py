@@ -9,47 +9,18 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-Step = dict[str, Any]
-# values of sysctls that shape sending and receiving; drawn one or two at a time
-SYSCTLS: dict[str, tuple[int | str, ...]] = {
-    "tcp_min_tso_segs": (1, 2, 3, 4, 8, 16, 40),
-    "tcp_tso_win_divisor": (0, 1, 2, 3, 5, 10),
-    "tcp_tso_rtt_log": (0, 5, 9, 11, 14),
-    "tcp_limit_output_bytes": (5000, 7504, 8000, 16384, 65536),
-    "tcp_autocorking": (0,),
-    "tcp_slow_start_after_idle": (0,),
-    "tcp_notsent_lowat": (1, 3000, 16384, 100000),
-    "tcp_early_retrans": (0, 3),
-    "tcp_recovery": (0, 1, 2, 5),
-    "tcp_frto": (0, 2),
-    "tcp_reordering": (2, 3, 5, 10),
-    "tcp_pacing_ss_ratio": (100, 200, 400),
-    "tcp_pacing_ca_ratio": (80, 120, 300),
-    "tcp_rto_min_us": (20000, 50000, 200000, 300000),
-    "tcp_wmem": ("4096 16384 4194304", "4096 16384 60000", "4096 87380 200000"),
-    "tcp_rmem": ("4096 131072 33554432", "4096 20000 200000", "4096 87380 6291456"),
-    "tcp_shrink_window": (1,),
-    "tcp_moderate_rcvbuf": (0,),
-    "tcp_app_win": (1, 2, 31),
-    "tcp_dsack": (0,),
-    "tcp_sack": (0,),
-    "tcp_timestamps": (0,),
-    "tcp_window_scaling": (0,),
-    "tcp_pingpong_thresh": (1, 3, 10),
-    "tcp_comp_sack_nr": (0, 5),
-    "tcp_comp_sack_delay_ns": (0, 300000, 2000000),
-    "tcp_retries2": (3, 8),
-    "tcp_max_reordering": (3, 10),
-    "tcp_thin_linear_timeouts": (1,),
-}
-KINDS = ("writes", "bulk", "loss", "window", "idle", "host_queue", "pacing", "bbr", "reader", "drs", "probe", "chrono", "eor", "hostile", "mixed")
+from . import scripts_receive, scripts_send
+from .draw import Step, a_config, a_pause, a_segment, a_write, an_ack, an_option, some_flags, the_end
+
+# what `mixed` is made of
+JOINED = ("writes", "bulk", "loss", "window", "idle", "host_queue", "pacing", "reader", "drs", "probe", "chrono", "eor", "hostile")
 
 
 def workload(seed: int, kind: str = "mixed") -> dict[str, Any]:
     """The workload of a seed."""
     rng = Random(f"{kind} {seed}")
-    subjects = rng.sample([name for name in KINDS if name not in ("mixed", "bbr")], 3) if kind == "mixed" else [kind]
-    config = _config(rng, subjects[0])
+    subjects = rng.sample(JOINED, 3) if kind == "mixed" else [kind]
+    config = a_config(rng, subjects[0])
     script: list[Step] = []
     for subject in subjects:
         # one after the other, none shutting down what the next needs
@@ -58,113 +29,24 @@ def workload(seed: int, kind: str = "mixed") -> dict[str, Any]:
     return {"name": f"{kind}_{seed}", "what": f"random workload, {' then '.join(subjects)}, seed {seed}", "config": config, "script": script}
 
 
-def _config(rng: Random, subject: str) -> dict[str, Any]:
-    mtu = 9000 if rng.random() < 0.06 else 1500
-    mss = rng.choice((1460, 1460, 1460, 1460, 1448, 1440, 1400, 1220, 1000, 536, 536, 300, 100, rng.randrange(89, 1461)))
-    if mtu == 9000:
-        mss = rng.choice((8960, 8960, 4000, 1460))
-    wscale = rng.choice((7, 7, 7, 7, 0, 2, 10, 14, None))
-    most = 65535 << (wscale or 0)
-    win = rng.choice((1 << 20, 1 << 20, 1 << 20, 65535, 65535, 200000, 30000, 20000, 10000, 5000, 3000, rng.randrange(400, 100000)))
-    config: dict[str, Any] = {
-        "mss": mss, "wscale": wscale, "sack": rng.random() < 0.88, "ts": rng.random() < 0.35, "win": min(win, most),
-        "hs_ms": rng.choice((0.3, 1, 1, 2, 3, 5, 5, 10, 10, 20, 40)), "cc": rng.choice(("reno", "cubic", "cubic")), "pre": [],
-    }  # fmt: skip
-    if mtu != 1500:
-        config["mtu"] = mtu
-    pre = config["pre"]
-    if rng.random() < 0.35:
-        pre.append(["nodelay", 1])
-    if rng.random() < 0.3 and subject not in ("chrono", "reader", "drs"):
-        pre.append(["sndbuf", rng.choice((1000000, 1000000, 100000, 30000, 10000, 5000, 2000))])
-    if rng.random() < 0.08:
-        pre.append(["notsent_lowat", rng.choice((1, 1000, 5000, 16384, 65536))])
-    if rng.random() < 0.35:
-        names = rng.sample(sorted(SYSCTLS), rng.choice((1, 1, 2)))
-        config["sysctls"] = {f"net.ipv4.{name}": rng.choice(SYSCTLS[name]) for name in names}
-    if rng.random() < 0.06:
-        config["gso_max_segs"] = rng.choice((1, 2, 3, 5, 10))
-    if rng.random() < 0.05:
-        config["gso_max_size"] = rng.choice((8192, 16384, 32768))
-    if rng.random() < 0.03:
-        config["offload"] = False
-    return config
-
-
-def _size(rng: Random, mss: int) -> int:
-    return rng.choice(
-        (
-            rng.randrange(1, 100), rng.randrange(1, 1000), mss - 1, mss, mss + 1, 2 * mss, 2 * mss + rng.randrange(1, mss), 3 * mss, 1000, 2000,
-            rng.randrange(1, 5 * mss), rng.randrange(1, 20 * mss), rng.randrange(1, 60 * mss), 10 * mss, 100000,
-        )
-    )  # fmt: skip
-
-
-def _flags(rng: Random) -> str:
-    return rng.choice(("", "", "", "", "more", "more", "eor", "more|eor"))
-
-
-def _write(rng: Random, mss: int) -> Step:
-    step: Step = {"do": "write", "n": _size(rng, mss)}
-    flags = _flags(rng)
-    if flags:
-        step["flags"] = flags
-    if rng.random() < 0.2:
-        step["times"] = rng.choice((2, 3, 5, 10))
-        step["n"] = min(step["n"], 5000)
-    return step
-
-
-def _pause(rng: Random) -> Step:
-    return rng.choice(
-        (
-            {"do": "wait_us", "us": rng.randrange(20, 1500)}, {"do": "wait_us", "us": rng.randrange(20, 5000)}, {"do": "wait_ms", "ms": rng.randrange(1, 12)},
-            {"do": "wait_ms", "ms": rng.randrange(5, 60)},
-        )
-    )  # fmt: skip
-
-
-def _ack(rng: Random) -> Step:
-    return rng.choice(
-        (
-            {"do": "ack", "upto": "all"}, {"do": "ack", "upto": "all"}, {"do": "ack", "segs": 1}, {"do": "ack", "segs": 2},
-            {"do": "ack", "segs": rng.randrange(1, 12)}, {"do": "deliver", "n": rng.randrange(1, 6), "every": 1}, {"do": "deliver", "n": rng.randrange(1, 12)},
-        )
-    )  # fmt: skip
-
-
-def _option(rng: Random) -> Step:
-    name, values = rng.choice(
-        (("nodelay", (0, 1)), ("cork", (0, 1)), ("cork", (0, 1)), ("notsent_lowat", (1, 4000, 0x7FFFFFFF)), ("sndbuf", (3000, 20000, 500000)))
-    )
-    return {"do": "sockopt", "name": name, "val": rng.choice(values)}
-
-
-def _end(rng: Random, steps: list[Step]) -> list[Step]:
-    if rng.random() < 0.25:
-        steps.append({"do": "shutdown"})
-    steps += [{"do": "wait_ms", "ms": rng.choice((5, 20, 50))}, {"do": "ack", "upto": "all"}, {"do": "wait_ms", "ms": 3}, {"do": "info", "label": "end"}]
-    return steps
-
-
 def _writes(rng: Random, config: dict[str, Any]) -> list[Step]:
     """Small and odd writes, options between them, acknowledgements when they come."""
     steps: list[Step] = []
     for _ in range(rng.randrange(6, 25)):
         draw = rng.random()
         if draw < 0.45:
-            steps.append(_write(rng, config["mss"]))
+            steps.append(a_write(rng, config["mss"]))
         elif draw < 0.65:
-            steps.append(_ack(rng))
+            steps.append(an_ack(rng))
         elif draw < 0.8:
-            steps.append(_pause(rng))
+            steps.append(a_pause(rng))
         elif draw < 0.92:
-            steps.append(_option(rng))
+            steps.append(an_option(rng))
         elif draw < 0.96:
             steps.append({"do": "wait_ms", "ms": rng.choice((100, 220, 260))})
         else:
             steps.append({"do": "info", "label": "between"})
-    return _end(rng, steps)
+    return the_end(rng, steps)
 
 
 def _bulk(rng: Random, config: dict[str, Any]) -> list[Step]:
@@ -179,8 +61,8 @@ def _bulk(rng: Random, config: dict[str, Any]) -> list[Step]:
         else:
             steps.append({"do": "stream", "n": rng.choice((100000, 300000, 600000)), "chunk": rng.choice((1000, 5000, 16384, 65536)), "ms": 400})
         steps.append({"do": "info", "label": "sent"})
-        steps.append(_pause(rng))
-    return _end(rng, steps)
+        steps.append(a_pause(rng))
+    return the_end(rng, steps)
 
 
 def _loss(rng: Random, config: dict[str, Any]) -> list[Step]:
@@ -205,12 +87,12 @@ def _loss(rng: Random, config: dict[str, Any]) -> list[Step]:
                 step["order"] = order
             steps.append(step)
             if rng.random() < 0.5:
-                steps.append(_pause(rng))
+                steps.append(a_pause(rng))
         if rng.random() < 0.15:
             steps.append({"do": "wait_ms", "ms": rng.choice((230, 300))})
         if rng.random() < 0.2:
             steps.append({"do": "info", "label": "between"})
-    return _end(rng, steps)
+    return the_end(rng, steps)
 
 
 def _window(rng: Random, config: dict[str, Any]) -> list[Step]:
@@ -220,17 +102,17 @@ def _window(rng: Random, config: dict[str, Any]) -> list[Step]:
     for _ in range(rng.randrange(3, 10)):
         draw = rng.random()
         if draw < 0.4:
-            steps.append(_write(rng, mss))
+            steps.append(a_write(rng, mss))
         else:
             win = rng.choice((0, 1, 100, mss - 1, mss, mss + 100, 3 * mss, 10 * mss + 5, 20000, 65535, config["win"]))
             steps.append({"do": "ack", "win": win} | rng.choice(({"upto": "all"}, {"segs": 1}, {"segs": 3}, {"segs": 0})))
         if rng.random() < 0.5:
-            steps.append(_pause(rng))
+            steps.append(a_pause(rng))
         if rng.random() < 0.15:
-            steps.append(_option(rng))
+            steps.append(an_option(rng))
         if rng.random() < 0.15:
             steps.append({"do": "wait_ms", "ms": rng.choice((210, 270))})
-    return _end(rng, steps)
+    return the_end(rng, steps)
 
 
 def _idle(rng: Random, config: dict[str, Any]) -> list[Step]:
@@ -241,7 +123,7 @@ def _idle(rng: Random, config: dict[str, Any]) -> list[Step]:
         steps.append({"do": "wait_ms", "ms": rng.choice((5, 20, 50, 100, 150, 250, 450))})
         if rng.random() < 0.4:
             steps.append({"do": "info", "label": "between"})
-    return _end(rng, steps)
+    return the_end(rng, steps)
 
 
 def _host_queue(rng: Random, config: dict[str, Any]) -> list[Step]:
@@ -255,18 +137,18 @@ def _host_queue(rng: Random, config: dict[str, Any]) -> list[Step]:
     for _ in range(rng.randrange(4, 14)):
         draw = rng.random()
         if draw < 0.55:
-            step = _write(rng, config["mss"])
+            step = a_write(rng, config["mss"])
             step["n"] = min(step["n"], 20 * config["mss"])
             steps.append(step)
         elif draw < 0.7:
-            steps.append(_ack(rng))
+            steps.append(an_ack(rng))
         elif draw < 0.85:
-            steps.append(_pause(rng))
+            steps.append(a_pause(rng))
         elif draw < 0.93:
-            steps.append(_option(rng))
+            steps.append(an_option(rng))
         else:
             steps.append({"do": "hostmem", "label": "between"})
-    return _end(rng, steps)
+    return the_end(rng, steps)
 
 
 def _pacing(rng: Random, config: dict[str, Any]) -> list[Step]:
@@ -279,7 +161,7 @@ def _pacing(rng: Random, config: dict[str, Any]) -> list[Step]:
         steps.append({"do": "wait_ms", "ms": rng.choice((2, 10, 50, 100))})
         if rng.random() < 0.15:
             steps.append({"do": "sockopt", "name": "max_pacing", "val": rng.choice((rate // 2, rate * 3))})
-    return _end(rng, steps)
+    return the_end(rng, steps)
 
 
 def _bbr(rng: Random, config: dict[str, Any]) -> list[Step]:
@@ -293,21 +175,7 @@ def _bbr(rng: Random, config: dict[str, Any]) -> list[Step]:
         else:
             steps.append({"do": "write", "n": rng.choice((1000, 20000, 100000))})
         steps += [{"do": "wait_ms", "ms": rng.choice((5, 30, 100))}, {"do": "info", "label": "between"}]
-    return _end(rng, steps)
-
-
-def _segment(rng: Random, mss: int) -> Step:
-    step: Step = {"do": "data", "n": rng.choice((mss, mss, mss, 100, 1, 500, rng.randrange(1, mss + 1))), "flags": rng.choice((".", "P.", "P."))}
-    if rng.random() < 0.4:
-        step["times"] = rng.choice((2, 3, 5, 10, 20))
-    if rng.random() < 0.3:
-        step["gap_us"] = rng.choice((50, 300, 1000, 5000))
-    if rng.random() < 0.1:
-        step["ahead"] = rng.choice((mss, 2 * mss, 100))
-        step.pop("times", None)
-    if rng.random() < 0.1:
-        step["gso"], step["n"] = mss, mss * rng.choice((2, 4, 10)) + rng.choice((0, 100))
-    return step
+    return the_end(rng, steps)
 
 
 def _reader(rng: Random, config: dict[str, Any]) -> list[Step]:
@@ -323,11 +191,11 @@ def _reader(rng: Random, config: dict[str, Any]) -> list[Step]:
     for _ in range(rng.randrange(6, 25)):
         draw = rng.random()
         if draw < 0.5:
-            steps.append(_segment(rng, mss))
+            steps.append(a_segment(rng, mss))
         elif draw < 0.75:
             steps.append({"do": "read", "n": rng.choice((100, 1000, 3000, 10000, 1000000, 1000000)), "times": rng.choice((1, 1, 1, 3))})
         elif draw < 0.88:
-            steps.append(_pause(rng))
+            steps.append(a_pause(rng))
         elif draw < 0.92:
             steps.append({"do": "write", "n": rng.randrange(1, 2000)})
         elif draw < 0.95:
@@ -337,7 +205,7 @@ def _reader(rng: Random, config: dict[str, Any]) -> list[Step]:
         else:
             steps.append({"do": "info", "label": "between"})
     steps += [{"do": "wait_ms", "ms": rng.choice((5, 60, 230))}, {"do": "read", "n": 1000000}, {"do": "wait_ms", "ms": 3}]
-    return _end(rng, steps)
+    return the_end(rng, steps)
 
 
 def _drs(rng: Random, config: dict[str, Any]) -> list[Step]:
@@ -358,7 +226,7 @@ def _drs(rng: Random, config: dict[str, Any]) -> list[Step]:
             steps.append({"do": "info", "label": "between"})
         burst = burst * rng.choice((1, 2, 2)) if burst < 100 else burst
     steps.append({"do": "read", "n": 1000000})
-    return _end(rng, steps)
+    return the_end(rng, steps)
 
 
 def _probe(rng: Random, config: dict[str, Any]) -> list[Step]:
@@ -366,7 +234,7 @@ def _probe(rng: Random, config: dict[str, Any]) -> list[Step]:
     mss = config["mss"]
     steps: list[Step] = [{"do": "write", "n": rng.randrange(1, 8) * mss + rng.choice((0, 100))}, {"do": "wait_ms", "ms": 2}]
     steps += [{"do": "ack", "upto": "all", "win": rng.choice((0, 0, 0, 1, 100, mss - 1))}]
-    steps += [{"do": "write", "n": rng.choice((1, 100, mss, 3 * mss + 50)), "flags": _flags(rng)}]
+    steps += [{"do": "write", "n": rng.choice((1, 100, mss, 3 * mss + 50)), "flags": some_flags(rng)}]
     for _ in range(rng.randrange(1, 4)):
         steps.append({"do": "wait_ms", "ms": rng.choice((150, 230, 450))})
         steps.append(
@@ -377,7 +245,7 @@ def _probe(rng: Random, config: dict[str, Any]) -> list[Step]:
                 )
             )
         )  # fmt: skip
-    return _end(rng, steps)
+    return the_end(rng, steps)
 
 
 def _chrono(rng: Random, config: dict[str, Any]) -> list[Step]:
@@ -392,7 +260,7 @@ def _chrono(rng: Random, config: dict[str, Any]) -> list[Step]:
         steps.append({"do": "info", "label": "between"})
         steps.append({"do": "ack", "upto": "all", "win": rng.choice((0, mss, 3 * mss, 10 * mss, 65535, config["win"]))})
         steps.append({"do": "wait_ms", "ms": rng.choice((1, 5, 20))})
-    return _end(rng, steps)
+    return the_end(rng, steps)
 
 
 def _eor(rng: Random, config: dict[str, Any]) -> list[Step]:
@@ -406,9 +274,9 @@ def _eor(rng: Random, config: dict[str, Any]) -> list[Step]:
         steps.append({"do": "wait_us", "us": int(config["hs_ms"] * 1000)})
         n = rng.randrange(1, 10)
         steps.append({"do": "deliver", "n": n, "every": 1, "drop": sorted(rng.sample(range(n), min(n, rng.choice((0, 1, 2)))))})
-        steps.append(_pause(rng))
+        steps.append(a_pause(rng))
         steps.append({"do": "deliver", "n": rng.randrange(1, 8), "every": 1})
-    return _end(rng, steps)
+    return the_end(rng, steps)
 
 
 def _hostile(rng: Random, config: dict[str, Any]) -> list[Step]:
@@ -429,7 +297,7 @@ def _hostile(rng: Random, config: dict[str, Any]) -> list[Step]:
         elif draw < 0.68:
             step = {"do": "ack", "segs": 1, "age": rng.choice((1, 1000, 100000))}
         elif draw < 0.85:
-            step = _segment(rng, mss)
+            step = a_segment(rng, mss)
             step["ahead"] = rng.choice((-mss, -10, -100, 0, 0, 100, 3 * mss, 60000, 200000))
             if rng.random() < 0.1:
                 step["flags"] = rng.choice(("F.", "FP.", "SP.", "P", "U."))
@@ -441,13 +309,14 @@ def _hostile(rng: Random, config: dict[str, Any]) -> list[Step]:
             step = {"do": "read", "n": 100000}
         steps.append(step)
         if rng.random() < 0.5:
-            steps.append(_pause(rng))
+            steps.append(a_pause(rng))
         if rng.random() < 0.08:
             steps.append({"do": "wait_ms", "ms": rng.choice((220, 520))})
-    return _end(rng, steps)
+    return the_end(rng, steps)
 
 
 _SCRIPTS = {
     "writes": _writes, "bulk": _bulk, "loss": _loss, "window": _window, "idle": _idle, "host_queue": _host_queue, "pacing": _pacing, "bbr": _bbr,
     "reader": _reader, "drs": _drs, "probe": _probe, "chrono": _chrono, "eor": _eor, "hostile": _hostile,
-}  # fmt: skip
+} | scripts_receive.SCRIPTS | scripts_send.SCRIPTS  # fmt: skip
+KINDS = (*_SCRIPTS, "mixed")

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import select
 import socket
@@ -23,7 +24,7 @@ from typing import Any
 from pytcp.drill.target_kernel import unpack_info
 from pytcp.lab.netns import Namespace, kernel_counters
 
-from .frames import HOST_IP, HOST_MAC, PEER_IP, PEER_MAC, PEER_PORT, VNET, HostFrame, parse
+from .frames import HOST_IP, HOST_MAC, LISTEN_PORT, PEER_IP, PEER_MAC, PEER_PORT, VNET, HostFrame, parse
 
 TUNSETIFF = 0x400454CA
 TUNSETOFFLOAD = 0x400454D0
@@ -45,8 +46,11 @@ _MEM = ("rmem", "rcvbuf", "wmem_alloc", "sndbuf", "fwd_alloc", "wmem_queued", "o
 OPTIONS: dict[str, tuple[int, int]] = {
     "nodelay": (6, 1), "cork": (6, 3), "notsent_lowat": (6, 25), "sndbuf": (1, 7), "max_pacing": (1, 47), "rcvbuf": (1, 8), "rcvlowat": (1, 18),
     "quickack": (6, 12), "window_clamp": (6, 10), "maxseg": (6, 2), "user_timeout": (6, 18), "cc": (6, 13),
+    "zerocopy": (1, 60), "oobinline": (1, 10), "peek_off": (1, 42), "thin_linear": (6, 16), "linger2": (6, 8),
 }  # fmt: skip
-MSG = {"more": MSG_MORE, "eor": MSG_EOR, "oob": MSG_OOB}
+MSG = {
+    "more": MSG_MORE, "eor": MSG_EOR, "oob": MSG_OOB, "zerocopy": 0x4000000, "peek": socket.MSG_PEEK, "trunc": socket.MSG_TRUNC, "waitall": socket.MSG_WAITALL,
+}  # fmt: skip
 
 
 def tick_ns() -> int:
@@ -115,7 +119,7 @@ class KernelSide:
         space.set_sysctl(f"net.ipv6.conf.{DEVICE}.disable_ipv6", 1)
         configure(space, config)
         for name, value in config.get("sysctls", {}).items():
-            space.set_sysctl(name if name.startswith("net.") else f"net.ipv4.{name}", value)
+            self.sysctl(name, value)
         self.watch = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         self.watch.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
         self.watch.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
@@ -175,21 +179,36 @@ class KernelSide:
 
     # --- the program ---
 
-    def connect(self) -> None:
+    def _socket(self) -> socket.socket:
         sock = self.sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         sock.setblocking(False)
         if self.config.get("cc"):
             sock.setsockopt(6, 13, self.config["cc"].encode())
         for name, value in self.config.get("pre", []):
             self.setsockopt(name, value)
+        return sock
+
+    def connect(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            sock.connect((PEER_IP, PEER_PORT))
+            self._socket().connect((PEER_IP, PEER_PORT))
+
+    def listen(self) -> None:
+        listener = self._socket()
+        self._stack.callback(listener.close)
+        listener.bind((HOST_IP, LISTEN_PORT))
+        listener.listen(5)
+
+    def accept(self) -> None:
+        self.sock, _ = self.sock.accept()
+        self.sock.setblocking(False)
 
     def write(self, size: int, flags: tuple[str, ...]) -> int | str:
-        return call(lambda: self.sock.send(bytes(size), sum(MSG[word] for word in flags)))
+        # memory that is lent to the kernel is charged by the page
+        data = memoryview(mmap.mmap(-1, size)) if "zerocopy" in flags and size else bytes(size)
+        return call(lambda: self.sock.send(data, sum(MSG[word] for word in flags)))
 
-    def read(self, size: int) -> int | str:
-        return call(lambda: len(self.sock.recv(size)))
+    def read(self, size: int, flags: tuple[str, ...]) -> int | str:
+        return call(lambda: len(self.sock.recv(size, sum(MSG[word] for word in flags))))
 
     def setsockopt(self, name: str, value: int | str) -> int | str:
         level, number = OPTIONS[name]
@@ -197,6 +216,16 @@ class KernelSide:
 
     def shutdown(self) -> None:
         call(lambda: self.sock.shutdown(socket.SHUT_WR))
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def sysctl(self, name: str, value: int | str) -> None:
+        self.space.set_sysctl(name if name.startswith("net.") else f"net.ipv4.{name}", value)
+
+    def mtu(self, mtu: int) -> None:
+        with self.space.netlink() as ip:
+            ip.link("set", index=ip.link_lookup(ifname=DEVICE)[0], mtu=mtu)
 
     def writable(self) -> bool:
         return bool(select.select([], [self.sock], [], 0)[1])

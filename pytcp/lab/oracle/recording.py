@@ -17,7 +17,10 @@ from .compare import FRAME_FIELDS, HOST, LOOSE, UNCOMPARED
 from .kernel_side import KernelSide, jiffies_at
 from .script import Runner
 
-CONFIG = ("mss", "wscale", "sack", "ts", "win", "hs_ms", "cc", "pre", "sysctls", "mtu", "gso_max_size", "gso_max_segs", "offload", "htb", "repeat_acks")
+CONFIG = (
+    "mss", "wscale", "sack", "ts", "win", "hs_ms", "cc", "pre", "passive", "ecn", "sysctls", "mtu", "gso_max_size", "gso_max_segs", "offload", "htb",
+    "repeat_acks",
+)  # fmt: skip
 STEPS = tuple(name.removeprefix("do_") for name in vars(Runner) if name.startswith("do_"))
 
 

@@ -8,7 +8,6 @@ can be compared, too. Where a class held frames back, a frame of ours leaves whe
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
@@ -17,18 +16,18 @@ from pytcp.clock.heap import NEVER
 
 from . import frames
 from .compare import Difference
-from .frames import M32, PEER_ISN, HostFrame
-from .script import moved
+from .frames import PEER_ISN, HostFrame
+from .script import moved, words
 from .stack_side import VirtualSide
 
 TICK_NS = 4_000_000
 # from the stamp of an event to the moment the kernel acted on it, us
-LATENCY_US = {"ack": 9, "data": 9, "write": 4, "read": 3, "sockopt": 2, "shutdown": 3}
+LATENCY_US = {"ack": 9, "data": 9, "too_big": 9, "write": 4, "read": 3, "sockopt": 2, "shutdown": 3, "close": 3}
 SOON_US = 80  # a frame this soon after an event was caused by it, and shows when the kernel acted
 LATE_NS = 150_000  # a timer of the kernel's that made a frame was at most so late
 STAMP_US = 3  # from then to the frame's time stamp
 HOST_EVENTS = ("frame", "reply")
-CAUSES = ("ack", "data", "write", "read", "sockopt", "shutdown")
+CAUSES = ("ack", "data", "too_big", "write", "read", "sockopt", "shutdown", "close")
 TAIL_US = 2000  # frames may come so much later than the recording's last event
 
 
@@ -37,6 +36,8 @@ class Replay:
 
     def __init__(self, workload: dict[str, Any], run: dict[str, Any], shift_us: int = 0, align: bool = True, late: bool = False, phase: int = 0) -> None:
         self.late = late
+        self.order: dict[int, str] = {}  # events that are put on the other side of a timer
+        self.doubtful: list[tuple[int, str]] = []  # events, and on which side of a timer they may have been as well
         self.shift_us = shift_us
         self.align = align
         self.config: dict[str, Any] = workload["config"]
@@ -45,7 +46,7 @@ class Replay:
         clock_ns = handshake.get("clock_us", 0) * 1000
         jiffies = handshake.get("jiffies", 1 << 16) & 0xFFFFF
         # the same place in a tick, and the same place of the tick in the wheel
-        self.zero_ns = (1 << 20 | jiffies) * TICK_NS + clock_ns % TICK_NS
+        self.zero_ns: int = (1 << 20 | jiffies) * TICK_NS + clock_ns % TICK_NS
         self.rtt_ns = handshake["rtt"] * 1000
         self.side = VirtualSide(self.config, self.zero_ns + LATENCY_US["ack"] * 1000 - self.rtt_ns)
         # BBR begins PROBE_BW at random; what else is drawn does not show
@@ -66,7 +67,7 @@ class Replay:
             before = side.counters()
             for i, event in enumerate(self.run_data["events"]):
                 kind = event["ev"]
-                when_ns = self.zero_ns + self._when_us(i, event) * 1000
+                when_ns = self._when_ns(i, event)
                 if side.held is not None and kind in CAUSES:
                     side.held.free = self._at_once(i, event)
                 if side.held is None:
@@ -89,6 +90,10 @@ class Replay:
                     getattr(self, "_" + kind)(event)
                 self._take()
             last = self.run_data["events"][-1]["t"] if self.run_data["events"] else 0
+            counted = self.run_data.get("counted_us")
+            if counted is not None and side.held is None:
+                side.run_until(self.zero_ns + counted * 1000)
+                self._take()
             after = side.counters()
             missing = sum(event["ev"] in HOST_EVENTS for event in self.run_data["events"]) - sum(event["ev"] in HOST_EVENTS for event in self.events)
             if missing > 0 and side.held is None:
@@ -116,11 +121,34 @@ class Replay:
         sent_ns = self.zero_ns + event["t"] * 1000 if caused else NEVER
         while (due := heap.next_deadline()) is not None and due <= when_ns:
             if due % TICK_NS or -20_000 <= sent_ns - due <= 1_000_000 or not heap.postpone(TICK_NS):
-                self.side.run_until(due)
+                # (a frame of a call may have been made behind the time it was due)
+                self.side.run_until(max(due, heap.now_ns + 1))
                 self._take()
             else:
                 # what is due before is armed anew
                 self.side.sk.heap_when = NEVER
+
+    def _when_ns(self, i: int, event: dict[str, Any]) -> int:
+        """When the kernel acted on an event: as its time and what follows tell, or on the other side of a timer near it."""
+        when_ns = self.zero_ns + self._when_us(i, event) * 1000
+        if event["ev"] not in CAUSES:
+            return when_ns
+        due = self.side.heap.next_deadline()
+        if due is None:
+            return when_ns
+        if when_ns - LATE_NS <= due <= when_ns:
+            self.doubtful.append((i, "before"))
+            if self.order.get(i) == "before":
+                return due - 1
+        effect = self._effect(i)
+        if effect is None:
+            return when_ns
+        seen_ns: int = self.zero_ns + effect["t"] * 1000
+        if effect["t"] - event["t"] <= LATE_NS // 1000 and due <= seen_ns:
+            self.doubtful.append((i, "behind"))
+            if self.order.get(i) == "behind":
+                return seen_ns + 1
+        return when_ns
 
     def _when_us(self, i: int, event: dict[str, Any]) -> int:
         """When the kernel acted on an event."""
@@ -173,21 +201,31 @@ class Replay:
     def _open(self) -> None:
         side = self.side
         config = self.config
-        side.connect()
+        handshake = self.run_data["handshake"]
+        if config.get("passive"):
+            side.listen()
+            ts = (handshake.get("syn_tsval", 1), 0) if config.get("ts") else None
+            options = frames.syn_options(config, ts)
+            side.inject(*frames.build(frames.LISTEN_PORT, PEER_ISN, 0, "SEW" if config.get("ecn") else "S", min(config["win"], 65535), options))
+        else:
+            side.connect()
         syn = next(frame for frame in side.frames() if "S" in frame.flags)
         self.iss, self.port = syn.seq, syn.port
         self.first_ts = syn.ts[0] if syn.ts else 0
         self.ts_on = bool(config.get("ts")) and syn.ts is not None
-        side.run_until(self.zero_ns + LATENCY_US["ack"] * 1000)
-        options = struct.pack("!BBH", 2, 4, config["mss"])
-        if config.get("sack"):
-            options += b"\x01\x01\x04\x02"
-        if self.ts_on:
-            options += b"\x01\x01" + struct.pack("!BBII", 8, 10, self.run_data["handshake"].get("tsval", 1) & M32, self.first_ts)
         if config.get("wscale") is not None:
-            options += b"\x01" + bytes((3, 3, self.shift))
             self.scale = syn.wscale or 0
-        side.inject(*frames.build(self.port, PEER_ISN, self.iss + 1, "S.", min(config["win"], 65535), options))
+        side.run_until(self.zero_ns + LATENCY_US["ack"] * 1000)
+        ts = (handshake.get("tsval", 1), self.first_ts) if self.ts_on else None
+        if config.get("passive"):
+            window = min(config["win"] >> self.shift, 65535)
+            side.inject(*frames.build(self.port, PEER_ISN + 1, self.iss + 1, ".", window, frames.options(ts, [])))
+            side.accept()
+        else:
+            flags = "SE." if config.get("ecn") and "E" in syn.flags else "S."
+            side.inject(*frames.build(self.port, PEER_ISN, self.iss + 1, flags, min(config["win"], 65535), frames.syn_options(config, ts)))
+            if handshake.get("acked_us"):
+                side.run_until(self.zero_ns + handshake["acked_us"] * 1000)
         side.frames()
         info = side.info()
         self.mss = info["snd_mss"]
@@ -215,7 +253,9 @@ class Replay:
             ts = (val, self.first_ts + age)
         blocks = [(self.iss + 1 + a, self.iss + 1 + b) for a, b in event.get("sack", [])]
         window = min(event["win"] >> self.shift, 65535)
-        self.side.inject(*frames.build(self.port, PEER_ISN + 1 + seq, self.iss + 1 + ack, flags, window, frames.options(ts, blocks), payload, gso))
+        options = frames.options(ts, blocks)
+        marks = event.get("ecn", 0), event.get("urg", 0)
+        self.side.inject(*frames.build(self.port, PEER_ISN + 1 + seq, self.iss + 1 + ack, flags, window, options, payload, gso, *marks))
 
     def _ack(self, event: dict[str, Any]) -> None:
         self.events.append(event)
@@ -229,12 +269,12 @@ class Replay:
     def _write(self, event: dict[str, Any]) -> None:
         ours = dict(event)
         self.events.append(ours)
-        ours["ret"] = self.side.write(event["n"], tuple(word for word in event.get("flags", "").split("|") if word))
+        ours["ret"] = self.side.write(event["n"], words(event.get("flags", "")))
 
     def _read(self, event: dict[str, Any]) -> None:
         ours = dict(event)
         self.events.append(ours)
-        ours["ret"] = self.side.read(event["n"])
+        ours["ret"] = self.side.read(event["n"], words(event.get("flags", "")))
 
     def _sockopt(self, event: dict[str, Any]) -> None:
         ours = dict(event)
@@ -247,6 +287,22 @@ class Replay:
     def _shutdown(self, event: dict[str, Any]) -> None:
         self.events.append(event)
         self.side.shutdown()
+
+    def _close(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+        self.side.close()
+
+    def _sysctl(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+        self.side.sysctl(event["name"], event["val"])
+
+    def _mtu(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+        self.side.mtu(event["val"])
+
+    def _too_big(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+        self.side.inject(*frames.too_big(self.port, self.iss + 1 + event["seq"], event["mtu"]))
 
     def _writable(self, event: dict[str, Any]) -> None:
         self.events.append(event | {"val": int(self.side.writable())})
@@ -279,10 +335,16 @@ def replay(workload: dict[str, Any], run: dict[str, Any], shift_us: int = 0, ali
     return Replay(workload, run, shift_us, align, late, phase).run()
 
 
-def best(workload: dict[str, Any], run: dict[str, Any], judge: Callable[[dict[str, Any]], list[Difference]]) -> tuple[dict[str, Any], list[Difference]]:
+Judge = Callable[[dict[str, Any]], list[Difference]]
+TURNED = 12  # events at most that are put on the other side of a timer
+NEAREST, FARTHEST = 3, 40  # so many of those before a difference are tried, before a counter's
+
+
+def best(workload: dict[str, Any], run: dict[str, Any], judge: Judge) -> tuple[dict[str, Any], list[Difference]]:
     """The twin that agrees longest of a few that differ by microseconds, and its differences.
 
-    A recording does not say to the microsecond when the kernel acted, and sizes follow round-trip times of microseconds."""
+    A recording does not say to the microsecond when the kernel acted, and sizes follow round-trip times of microseconds; where a timer was
+    due within `LATE_NS` of an event, it does not say which came first."""
     found: tuple[dict[str, Any], list[Difference]] | None = None
     variants = VARIANTS if workload["config"].get("cc") != "bbr" else [(0, True, late, phase) for late in (False, True) for phase in range(7)]
     for variant in variants:
@@ -293,4 +355,37 @@ def best(workload: dict[str, Any], run: dict[str, Any], judge: Callable[[dict[st
         if found is None or differences[0].at_us > found[1][0].at_us:
             found = twin, differences
     assert found is not None
+    for variant in variants[:2]:
+        turned = _turned(workload, run, judge, variant)
+        if not turned[1]:
+            return turned
+        if turned[1][0].at_us > found[1][0].at_us:
+            found = turned
     return found
+
+
+def _turned(workload: dict[str, Any], run: dict[str, Any], judge: Judge, variant: tuple[Any, ...]) -> tuple[dict[str, Any], list[Difference]]:
+    """Events before a difference change sides with the timer near them, one at a time, for as long as that makes the twin agree longer."""
+
+    def attempt(order: dict[int, str]) -> tuple[Replay, dict[str, Any], list[Difference]]:
+        one = Replay(workload, run, *variant)
+        one.order = order
+        twin = one.run()
+        return one, twin, judge(twin)
+
+    order: dict[int, str] = {}
+    one, twin, differences = attempt(order)
+    while differences and len(order) < TURNED:
+        at_us = differences[0].at_us
+        near = [(i, side) for i, side in one.doubtful if i not in order and run["events"][i]["t"] <= at_us + SOON_US]
+        # a counter does not say where it was
+        near = near[-(FARTHEST if differences[0].kind == "counter" else NEAREST) :]
+        for i, side in reversed(near):
+            other = attempt(order | {i: side})
+            if not other[2] or other[2][0].at_us > at_us:
+                order[i] = side
+                one, twin, differences = other
+                break
+        else:
+            break
+    return twin, differences

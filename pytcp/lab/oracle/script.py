@@ -5,23 +5,23 @@ A workload is a dict as in the recordings (tests/data/send, docs/compare-kernel.
 events with times in us since the connection stood, and how counters moved. Whatever depends on what the
 host sent (ACK `all`, a delivery that loses the third segment) is decided here, from this run's frames.
 
-Steps: `write n [flags more|eor|oob] [times]`, `stream n [chunk]`, `read n [times]`, `sockopt name val`,
-`shutdown`, `ack [upto N|all] [segs K] [win] [sack]`, `deliver n [drop] [order] [every]` (the peer receives the next n
-segments in flight and acknowledges with SACK as a receiver does), `dup n`, `data n [at] [flags] [gso] [times] [gap_us]`,
-`auto mode us`, `drain`, `wait_ms`, `wait_us`, `wait_data ms`, `prime`, `wait_release ms`, `info`, `hostmem`, `writable`,
-`readable`.
+Steps: `write n [flags more|eor|oob|zerocopy] [times]`, `stream n [chunk]`, `read n [flags peek|trunc|waitall|oob] [times]`,
+`sockopt name val`, `shutdown`, `close`, `sysctl name val`, `mtu val`, `too_big mtu`, `ack [upto N|all] [segs K] [win] [sack]`,
+`deliver n [drop] [order] [every]` (the peer receives the next n segments in flight and acknowledges with SACK as a receiver does),
+`dup n`, `data n [at] [flags] [gso] [ecn] [urg] [times] [gap_us]`, `auto mode us [drop]`, `drain`, `wait_ms`, `wait_us`, `wait_data ms`,
+`prime`, `wait_release ms`, `info`, `hostmem`, `writable`, `readable`.
 """
 
 from __future__ import annotations
 
 import heapq
-import struct
 from typing import Any, Protocol
 
 from . import frames
 from .frames import M32, PEER_ISN, HostFrame
 
 Event = dict[str, Any]
+PROGRAM = ("write", "repeat", "stream", "read", "sockopt", "shutdown", "close", "writable", "readable", "info", "hostmem", "wait_release")
 QUIET_US = 300_000  # `drain` ends after so long without a frame or an acknowledgement due
 
 
@@ -40,10 +40,19 @@ class Side(Protocol):
 
     def inject(self, vnet: bytes, frame: bytes) -> None: ...
     def connect(self) -> None: ...
+    def listen(self) -> None: ...
+    def accept(self) -> None:
+        """From now on the connection is that which the peer has opened."""
+
     def write(self, size: int, flags: tuple[str, ...]) -> int | str: ...
-    def read(self, size: int) -> int | str: ...
+    def read(self, size: int, flags: tuple[str, ...]) -> int | str: ...
     def setsockopt(self, name: str, value: int | str) -> int | str: ...
     def shutdown(self) -> None: ...
+    def close(self) -> None: ...
+    def sysctl(self, name: str, value: int | str) -> None: ...
+    def mtu(self, mtu: int) -> None:
+        """The device's changes."""
+
     def writable(self) -> bool: ...
     def readable(self) -> bool: ...
     def info(self) -> dict[str, int]: ...
@@ -59,6 +68,11 @@ class Failed(Exception):
 def moved(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     """How counters changed, those that did."""
     return {name: after.get(name, 0) - before.get(name, 0) for name in sorted({*before, *after}) if after.get(name, 0) != before.get(name, 0)}
+
+
+def words(flags: str) -> tuple[str, ...]:
+    """The names in a step's `flags`."""
+    return tuple(word.strip() for word in flags.replace("|", ",").split(",") if word)
 
 
 class Runner:
@@ -84,7 +98,9 @@ class Runner:
         self.recent: list[tuple[int, int]] = []  # the same, in the order of SACK blocks
         self.flying: list[tuple[int, int, int]] = []  # segments the peer has not received yet: start, end, TSval
         self.auto: tuple[str, int] | None = None
-        self.due: list[tuple[int, int]] = []  # acknowledgements of `auto`: time, number
+        self.due: list[tuple[int, int, tuple[int, int, int] | None]] = []  # acknowledgements of `auto`: time, number; or a segment's arrival
+        self.losses: set[int] = set()  # which of the next segments are lost on the way
+        self.closed = False
         self.start_us = 0
         self.seen = 0
 
@@ -99,8 +115,11 @@ class Runner:
             self.take()
             now = self.now()
             if self.due and self.due[0][0] <= now:
-                _, number = heapq.heappop(self.due)
-                if number > self.una or self.config.get("repeat_acks"):
+                _, number, segment = heapq.heappop(self.due)
+                if segment is not None:
+                    self._receive(*segment)
+                    self._answer()
+                elif number > self.una or self.config.get("repeat_acks"):
                     self.ack(number)
                 continue
             if now >= until_us:
@@ -115,6 +134,7 @@ class Runner:
     def _arrived(self, frame: HostFrame) -> None:
         frame = frame._replace(t_us=frame.t_us - self.start_us)
         event = frames.describe(frame, self.iss, self.scale)
+        self.snd_nxt = max(self.snd_nxt, event["ack"])
         if event["ev"] == "reply":
             self.events.append(event)
             return
@@ -125,7 +145,11 @@ class Runner:
         size = frame.gso_size or frame.length
         for at in range(start, max(end, start + 1), size or 1):
             stop = min(at + size, end) if size else at
-            self.flying.append((at, tail if stop == end else stop, frame.ts[0] if frame.ts else 0))
+            segment = (at, tail if stop == end else stop, frame.ts[0] if frame.ts else 0)
+            if self.auto is None or self.auto[0] != "each":
+                self.flying.append(segment)
+            elif at < self.highest or not self._lost():
+                heapq.heappush(self.due, (frame.t_us + self.auto[1], segment[1], segment))
             if not size:
                 break
         self.highest = max(self.highest, tail)
@@ -134,11 +158,16 @@ class Runner:
         if self.auto is not None:
             mode, delay = self.auto
             if mode == "frame":
-                heapq.heappush(self.due, (frame.t_us + delay, tail))
-            else:
+                heapq.heappush(self.due, (frame.t_us + delay, tail, None))
+            elif mode == "two":
                 step = 2 * (frame.gso_size or max(frame.length, 1))
                 for stop in [*range(start + step, end, step), tail]:
-                    heapq.heappush(self.due, (frame.t_us + delay, stop))
+                    heapq.heappush(self.due, (frame.t_us + delay, stop, None))
+
+    def _lost(self) -> bool:
+        lost = 0 in self.losses
+        self.losses = {number - 1 for number in self.losses if number}
+        return lost
 
     # --- the connection ---
 
@@ -147,48 +176,82 @@ class Runner:
         self._open()
         before = self.side.counters()
         for step in self.script:
-            getattr(self, "do_" + step["do"])(step)
+            if not (self.closed and step["do"] in PROGRAM):
+                getattr(self, "do_" + step["do"])(step)
             self.take()
         self.take()
         after = self.side.counters()
+        counted = self.now()
+        self.take()
         # events of one instant keep their order
         self.events.sort(key=lambda event: event["t"])
-        return {"handshake": self.handshake, "counters": moved(before, after), "events": self.events}
+        return {"handshake": self.handshake, "counters": moved(before, after), "counted_us": counted, "events": self.events}
 
     def _open(self) -> None:
         side = self.side
-        side.connect()
-        syn = self._await("S")
-        self.iss, self.port = syn.seq, syn.port
-        ts = bool(self.config.get("ts")) and syn.ts is not None
-        self.ts_on = ts
-        if syn.ts is not None:
-            self.first_ts = self.ts_recent = syn.ts[0]
-        options = struct.pack("!BBH", 2, 4, self.config["mss"])
-        if self.config.get("sack"):
-            options += b"\x01\x01\x04\x02"
-        if ts:
-            tsval = self._tsval()
-            options += b"\x01\x01" + struct.pack("!BBII", 8, 10, tsval, self.ts_recent & M32)
-        if self.config.get("wscale") is not None:
-            options += b"\x01" + bytes((3, 3, self.shift))
-            self.scale = syn.wscale or 0
-        self.side.wait_until(syn.t_us + int(self.config.get("hs_ms", 0) * 1000))
-        vnet, frame = frames.build(self.port, PEER_ISN, self.iss + 1, "S.", min(self.win, 65535), options)
-        sent = side.now_us()
-        side.inject(vnet, frame)
-        self._await(".")
+        if self.config.get("passive"):
+            sent, stamps = self._open_to_listener()
+        else:
+            sent, stamps = self._answer_syn()
         self.start_us = sent
         info = side.info()
         self.mss = info["snd_mss"]
         self.handshake = {name: info[name] for name in ("rtt", "min_rtt", "rto", "pacing_rate", "snd_mss", "snd_cwnd", "sndbuf")}
         self.handshake["clock_us"] = sent  # t = 0 on the machine's monotonic clock
-        if ts:
-            self.handshake["tsval"] = tsval
+        if self.acked_us > 1000:
+            self.handshake["acked_us"] = self.acked_us
+        if self.ts_on:
+            self.handshake["tsval"] = stamps[-1]
+            if len(stamps) > 1:
+                self.handshake["syn_tsval"] = stamps[0]
         htb = self.config.get("htb")
         if htb:
             rate = str(htb["rate"])
             side.limit(int(rate.removesuffix("kbit").removesuffix("mbit")) * (1_000_000 if rate.endswith("mbit") else 1000), htb["burst"])
+
+    def _answer_syn(self) -> tuple[int, list[int]]:
+        """The program connects. Returns when the SYN-ACK was sent, and its timestamp."""
+        side = self.side
+        side.connect()
+        syn = self._await("S")
+        self._syn(syn)
+        tsval = self._tsval()
+        options = frames.syn_options(self.config, (tsval, self.ts_recent) if self.ts_on else None)
+        side.wait_until(syn.t_us + int(self.config.get("hs_ms", 0) * 1000))
+        flags = "SE." if self.config.get("ecn") and "E" in syn.flags else "S."
+        sent = side.now_us()
+        side.inject(*frames.build(self.port, PEER_ISN, self.iss + 1, flags, min(self.win, 65535), options))
+        # in ping-pong mode the host is in no hurry
+        self.acked_us = self._await(".").t_us - sent
+        return sent, [tsval]
+
+    acked_us = 0  # when the host acknowledged the SYN-ACK
+
+    def _open_to_listener(self) -> tuple[int, list[int]]:
+        """The peer connects. Returns when the handshake's last ACK was sent, and the timestamps of both the peer's segments."""
+        side = self.side
+        side.listen()
+        stamps = [self._tsval()]
+        options = frames.syn_options(self.config, (stamps[0], 0) if self.config.get("ts") else None)
+        side.inject(*frames.build(frames.LISTEN_PORT, PEER_ISN, 0, "SEW" if self.config.get("ecn") else "S", min(self.win, 65535), options))
+        answer = self._await("S.")
+        self._syn(answer)
+        side.wait_until(answer.t_us + int(self.config.get("hs_ms", 0) * 1000))
+        stamps.append(self._tsval())
+        ts = frames.options((stamps[1], self.ts_recent) if self.ts_on else None, [])
+        sent = side.now_us()
+        side.inject(*frames.build(self.port, PEER_ISN + 1, self.iss + 1, ".", min(self.win >> self.shift, 65535), ts))
+        side.accept()
+        return sent, stamps
+
+    def _syn(self, syn: HostFrame) -> None:
+        """What the host's SYN or SYN-ACK says."""
+        self.iss, self.port = syn.seq, syn.port
+        self.ts_on = bool(self.config.get("ts")) and syn.ts is not None
+        if syn.ts is not None:
+            self.first_ts = self.ts_recent = syn.ts[0]
+        if self.config.get("wscale") is not None:
+            self.scale = syn.wscale or 0
 
     def _await(self, flags: str) -> HostFrame:
         limit = self.side.now_us() + 1_000_000
@@ -339,11 +402,12 @@ class Runner:
             payload = bytes(size)
             vnet, frame = frames.build(
                 self.port, PEER_ISN + 1 + at, self.iss + 1 + self.una, flags, min(self.win >> self.shift, 65535), frames.options(ts, []),
-                payload, step.get("gso", 0),
+                payload, step.get("gso", 0), step.get("ecn", 0), step.get("urg", 0),
             )  # fmt: skip
             event: Event = {"ev": "data", "t": self.now(), "seq": [at, at + size], "flags": flags, "ack": self.una, "win": self.win}
             if step.get("gso"):
                 event["gso_size"] = step["gso"]
+            event |= {name: step[name] for name in ("ecn", "urg") if step.get(name)}
             if ts is not None:
                 event["ts"] = [ts[0], (ts[1] - self.first_ts) & M32]
             if at <= self.snd_nxt:
@@ -357,6 +421,7 @@ class Runner:
 
     def do_auto(self, step: dict[str, Any]) -> None:
         self.auto = (step["mode"], int(step["us"])) if "mode" in step else None
+        self.losses = set(step.get("drop", ()))
         if self.auto is None:
             self.due.clear()
 
@@ -415,7 +480,7 @@ class Runner:
         return result
 
     def do_write(self, step: dict[str, Any]) -> None:
-        flags = tuple(word.strip() for word in step.get("flags", "").replace("|", ",").split(",") if word)
+        flags = words(step.get("flags", ""))
         for _ in range(step.get("times", 1)):
             self._write(step["n"], flags)
 
@@ -440,10 +505,13 @@ class Runner:
                 self.sleep(min(until, self.now() + 100))
 
     def do_read(self, step: dict[str, Any]) -> None:
+        flags = words(step.get("flags", ""))
         for _ in range(step.get("times", 1)):
             began = self.now()
-            result = self.side.read(step["n"])
-            self.events.append({"ev": "read", "t": began, "n": step["n"], "ret": result})
+            event: Event = {"ev": "read", "t": began, "n": step["n"], "ret": self.side.read(step["n"], flags)}
+            if flags:
+                event["flags"] = "|".join(flags)
+            self.events.append(event)
             self.take()
 
     def do_sockopt(self, step: dict[str, Any]) -> None:
@@ -456,6 +524,27 @@ class Runner:
     def do_shutdown(self, step: dict[str, Any]) -> None:
         self.events.append({"ev": "shutdown", "t": self.now()})
         self.side.shutdown()
+
+    def do_close(self, step: dict[str, Any]) -> None:
+        """The program is done: no more calls, no more tcp_info."""
+        self.events.append({"ev": "close", "t": self.now()})
+        self.side.close()
+        self.closed = True
+
+    def do_sysctl(self, step: dict[str, Any]) -> None:
+        self.events.append({"ev": "sysctl", "t": self.now(), "name": step["name"], "val": step["val"]})
+        self.side.sysctl(step["name"], step["val"])
+
+    def do_mtu(self, step: dict[str, Any]) -> None:
+        self.events.append({"ev": "mtu", "t": self.now(), "val": step["val"]})
+        self.side.mtu(step["val"])
+
+    def do_too_big(self, step: dict[str, Any]) -> None:
+        """A router says that the oldest segment in flight does not fit through `mtu`."""
+        self.take()
+        self.events.append({"ev": "too_big", "t": self.now(), "seq": self.una, "mtu": step["mtu"]})
+        self.side.inject(*frames.too_big(self.port, self.iss + 1 + self.una, step["mtu"]))
+        self.take()
 
     def do_writable(self, step: dict[str, Any]) -> None:
         self.events.append({"ev": "writable", "t": self.now(), "val": int(self.side.writable())})

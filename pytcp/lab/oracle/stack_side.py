@@ -26,7 +26,7 @@ from pytcp.net.stack import Stack
 from pytcp.sockets.socket import Socket, StackHost
 from pytcp.tcp.info import TcpInfo
 
-from .frames import HOST_IP, HOST_MAC, PEER4, PEER_IP, PEER_MAC, PEER_PORT, VNET, HostFrame, parse
+from .frames import HOST_IP, HOST_MAC, LISTEN_PORT, PEER4, PEER_IP, PEER_MAC, PEER_PORT, VNET, HostFrame, parse
 from .kernel_side import MSG, OPTIONS, call, flat
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class StackSide:
         self.link = link
         self.stack = Stack(runtime, seed=1)
         for name, value in config.get("sysctls", {}).items():
-            sysctl.set_(self.stack.sysctl, name if "." in name else f"net.ipv4.{name}", value)
+            self.sysctl(name, value)
         link.gso_max_size = config.get("gso_max_size", 65536)
         dev = self.stack.add_interface(link, [f"{HOST_IP}/24"], tx_mode="orphan", ipv6=False)
         dev.neigh4.add_permanent(PEER4, PEER_MAC)
@@ -151,9 +151,11 @@ class StackSide:
     @property
     def sk(self) -> Sock:
         """The engine's socket."""
-        sk = self.sock.sk
+        sk = self.sock.sk or self._closed
         assert sk is not None
         return sk
+
+    _closed: Sock | None = None  # the program is done with it
 
     def replace_ring(self, ring: TxRing) -> None:
         """From now on frames wait in `ring`."""
@@ -164,23 +166,37 @@ class StackSide:
 
     # --- the program ---
 
-    def connect(self) -> None:
+    def _socket(self) -> None:
         self.sock = Socket(StackHost(self.stack), socket.AF_INET)
-        sk = self.sk
-        if self.config.get("gso_max_segs"):
-            sk.gso_max_segs = self.config["gso_max_segs"]
+        self._limit_gso()
         if self.config.get("cc"):
             self.setsockopt("cc", self.config["cc"])
         for name, value in self.config.get("pre", []):
             self.setsockopt(name, value)
+
+    def _limit_gso(self) -> None:
+        if self.config.get("gso_max_segs"):
+            self.sk.gso_max_segs = self.config["gso_max_segs"]
+
+    def connect(self) -> None:
+        self._socket()
         with contextlib.suppress(BlockingIOError):
             self.sock.connect((PEER_IP, PEER_PORT))
+
+    def listen(self) -> None:
+        self._socket()
+        self.sock.bind((HOST_IP, LISTEN_PORT))
+        self.sock.listen(5)
+
+    def accept(self) -> None:
+        self.sock = self.sock.accept_socket()
+        self._limit_gso()
 
     def write(self, size: int, flags: tuple[str, ...]) -> int | str:
         return self._call(lambda: self.sock.send(bytes(size), sum(MSG[word] for word in flags)))
 
-    def read(self, size: int) -> int | str:
-        return self._call(lambda: len(self.sock.recv(size)))
+    def read(self, size: int, flags: tuple[str, ...]) -> int | str:
+        return self._call(lambda: len(self.sock.recv(size, sum(MSG[word] for word in flags))))
 
     def setsockopt(self, name: str, value: int | str) -> int | str:
         level, number = OPTIONS[name]
@@ -188,6 +204,16 @@ class StackSide:
 
     def shutdown(self) -> None:
         self._call(lambda: self.sock.shutdown(socket.SHUT_WR))
+
+    def close(self) -> None:
+        self._closed = self.sk
+        self._call(self.sock.close)
+
+    def sysctl(self, name: str, value: int | str) -> None:
+        sysctl.set_(self.stack.sysctl, name if name.startswith("net.") else f"net.ipv4.{name}", value)
+
+    def mtu(self, mtu: int) -> None:
+        self.dev.set_mtu(mtu)
 
     def _call(self, function: Callable[[], object]) -> int | str:
         return call(function)
@@ -209,7 +235,7 @@ class StackSide:
             "wmem_alloc": sk.wmem_alloc - 1,
             "sndbuf": sk.sndbuf,
             "wmem_queued": sk.wmem_queued,
-            "fwd_alloc": sk.forward_alloc,
+            "fwd_alloc": sk.forward_alloc & 0xFFFFFFFF,  # SO_MEMINFO is unsigned
             "clamp": sk.window_clamp,
         }
 
