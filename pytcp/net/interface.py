@@ -202,7 +202,7 @@ class Interface:
                         stack.mib.count_ect(tos, nsegs)
                     else:
                         mib.IpExtInNoECTPkts += nsegs
-                    seg.truesize = ((end + 127) & ~63) + 576 if end <= GOOD_LINEAR else rx_truesize(end, length)
+                    seg.truesize = ((end + 127) & ~63) + 576 if end <= GOOD_LINEAR else rx_truesize(end, length, gso_size)
                     seg.rx = frame.buf
                     entry.receive(seg)
                     return
@@ -239,7 +239,7 @@ class Interface:
                             stack.mib.count_ect(tos, seg.nsegs)
                         else:
                             mib.IpExtInNoECTPkts += seg.nsegs
-                        seg.truesize = ((end + 127) & ~63) + 576 if end <= GOOD_LINEAR else rx_truesize(end, seg.length)
+                        seg.truesize = ((end + 127) & ~63) + 576 if end <= GOOD_LINEAR else rx_truesize(end, seg.length, gso_size)
                         seg.rx = frame.buf
                         entry.receive(seg)
                         return
@@ -283,7 +283,7 @@ class Interface:
             if frame.counted:
                 seg.nsegs = -(-seg.length // gso_size)
         stack.mib.count_ect6(tos, seg.nsegs)
-        seg.truesize = rx_truesize(end, seg.length)
+        seg.truesize = rx_truesize(end, seg.length, gso_size)
         seg.rx = frame.buf
         entry.receive(seg)  # type: ignore[attr-defined]
 

@@ -322,6 +322,12 @@ class Stack(TcpHost):
         had6 = dev.mtu >= IPV6_MIN_MTU
         dev.mtu = mtu
         dev.mtu6 = mtu
+        # who holds a way through it sees the change when it next looks at the MTU, before it looks for another way
+        held = {dst for ways in self._dsts_to.values() for dst in ways} | {dst for sk in self.table.values() if (dst := getattr(sk, "dst", None)) is not None}
+        for dst in held:
+            if dst.dev is dev and dst.mtu == dst.route_mtu and not (dst.route is not None and dst.route.mtu):
+                dst.route_mtu = min(mtu, IP_MAX_MTU) if dst.family == 4 else mtu
+                dst.set_mtu(dst.route_mtu, dst.mtu_lock)
         if had6 and mtu < IPV6_MIN_MTU:
             address.stop(self, dev)
         elif not had6 and mtu >= IPV6_MIN_MTU:

@@ -132,7 +132,8 @@ class TcpHost(TcpOutput):
             seg.gso_size = pkt.gso_size
             if pkt.counted:
                 seg.nsegs = -(-seg.length // pkt.gso_size)
-        seg.truesize = rx_truesize(pkt.frame_len, seg.length) if pkt.dev.mac or pkt.dev.loopback else bare_rx_truesize(pkt.frame_len)
+        loopback = pkt.dev.loopback
+        seg.truesize = rx_truesize(pkt.frame_len, seg.length, pkt.gso_size or loopback) if pkt.dev.mac or loopback else bare_rx_truesize(pkt.frame_len)
         iif = self.iif = self.arrival(pkt).index
         key = pkt.src + pkt.dst + _PORTS(seg.sport, seg.dport)
         entry: Any = self.table.get(key)

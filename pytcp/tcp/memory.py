@@ -29,7 +29,7 @@ OVERHEAD = SKB_SIZE + SHARED_INFO
 MAX_FRAGS = 17
 COLLAPSE_MAX = PAGE - SHARED_INFO  # payload of one collapsed skb: one page
 PAGED_HEAD = 832  # truesize of a skb whose payload lies in pages, without the pages
-PAGED_FROM = PAGE - 64  # frames from this size on come in pages
+PAGED_FROM = PAGE - 64  # super-frames from this size on come in pages
 
 # payload that fills at least this part of a device buffer is kept as a view of it, less is copied out
 KEEP_SHARE = 4
@@ -55,7 +55,7 @@ class RxChunk:
         self.length = length = seg.length
         self.fin = seg.flags & 1
         self.truesize = truesize = seg.truesize
-        room = -1 if length >= PAGED_FROM else tail_room(seg)
+        room = -1 if length >= PAGED_FROM and not (truesize - PAGED_HEAD) % PAGE else tail_room(seg)
         if room < 0:
             self.paged = True
             self.locked = False
@@ -64,7 +64,8 @@ class RxChunk:
         else:
             self.paged = False
             self.locked = from_slab(truesize)  # its head cannot be lent to another skb
-            self.nr_frags = 0
+            # a single segment fills an object of 4 KiB, and pages with the rest of it
+            self.nr_frags = 0 if room or not self.locked else page_frags(truesize - SKB_SIZE - PAGE)
             self.tail_room = room
         # (buffer, RxBuf to give back or None), in order; bytes before copied_seq may be among them
         self.parts: list[tuple[Any, Any]]
@@ -103,20 +104,22 @@ def tail_room(seg: Segment) -> int:
     """How the modelled driver laid a frame out, told from its truesize (measured on a TAP, §14).
 
     -1: in pages. Else in one piece, with so many bytes free behind the payload: 64 bytes of headroom and
-    the frame, rounded up to 64 or to a slab object; sk_buff and shared info are 576 on top."""
+    the frame, rounded up to 64 or to a slab object; sk_buff and shared info are 576 on top. What does not fit
+    an object of 4 KiB goes on in pages, with nothing free behind it."""
     length = seg.length
     truesize = seg.truesize
     pages = truesize - PAGED_HEAD
     if length <= pages and length and not pages % PAGE:
         return -1
-    left = truesize - length - OVERHEAD - 64 - (34 if seg.family == 4 else 54) - seg.doff * 4
-    return left if left > 0 else 0
+    frame = length + (34 if seg.family == 4 else 54) + seg.doff * 4
+    left = truesize - OVERHEAD - 64 - frame
+    return left if left > 0 and frame < PAGED_FROM else 0
 
 
 def from_slab(truesize: int) -> bool:
-    """Whether a skb in one piece is an object of the general allocator (4 KiB, 8 KiB), no part of a page."""
+    """Whether a skb in one piece is an object of the general allocator (4 KiB, 8 KiB, whole pages), no part of a page."""
     head = truesize - SKB_SIZE
-    return head >= PAGE and not head & (head - 1)
+    return head >= PAGE and not head % PAGE
 
 
 def page_frags(size: int) -> int:
@@ -194,7 +197,7 @@ def coalesce_segment(sk: Sock, to: RxChunk, seg: Segment) -> bool:
         if length:
             _append(to, seg)
     else:
-        room = -1 if length >= PAGED_FROM else tail_room(seg)
+        room = -1 if length >= PAGED_FROM and not (seg.truesize - PAGED_HEAD) % PAGE else tail_room(seg)
         if room < 0:
             delta = seg.truesize - PAGED_HEAD
             frags = to.nr_frags + page_frags(delta)

@@ -38,10 +38,11 @@ def new_ofo_skb(sk: Sock, seq: int, end_seq: int) -> None:
         return
     for at, block in enumerate(blocks):
         if _touches(block, seq, end_seq):
+            blocks[at] = (min(seq, block[0]), max(end_seq, block[1]))
             if at >= BLOCKS_EXPECTED:
+                # with the block as it is now, where it was
                 flush(sk)
-            del blocks[at]
-            blocks.insert(0, (min(seq, block[0]), max(end_seq, block[1])))
+            blocks.insert(0, blocks.pop(at))
             if len(blocks) > 1:
                 _coalesce(blocks)
             return

@@ -100,3 +100,9 @@ def test_the_hosts_bucket_pays_one_credit_a_message_on_average_and_hides_the_exa
 )
 def test_frames_around_a_page_get_the_slab_the_kernel_gives_them(length: int, truesize: int) -> None:
     assert rx_truesize(length) == truesize
+
+
+@pytest.mark.parametrize(("length", "truesize"), [(3456, 4096), (4031, 8448), (4032, 8448), (7808, 8448), (7809, 12544), (9014, 12544)])
+def test_a_large_single_segment_fills_an_object_of_4_kib_and_pages(length: int, truesize: int) -> None:
+    # SO_MEMINFO of 6.18 for every length up to 9014, MTU 9000, a virtio header of zeros
+    assert rx_truesize(length, length - 54, 0) == truesize
