@@ -343,6 +343,7 @@ class Request:
         first = self.snt_isn + 1
         child.snd_una = child.snd_nxt = child.write_seq = child.pushed_seq = child.snd_sml = child.snd_up = first
         child.segs_in = 1
+        child.lrcvtime_ns = self.host.now_ns
         child.sack_ok = self.sack_ok
         child.wscale_ok = self.wscale_ok
         child.window_clamp = self.window_clamp

@@ -324,9 +324,8 @@ def _shift(sk: Sock, skb: Skb, start: int, end: int, dup: bool, rs: rate.AckSamp
     else:
         if skb.pcount <= 1:
             return skb
-        length = end - skb.seq
-        pcount = length // size
-        if start <= skb.seq and not pcount:
+        pcount = (end - skb.seq) // size
+        if not pcount and start <= skb.seq and size == (prev.gso_size or prev.length):
             return skb
         length = pcount * size
     if start > skb.seq or size != (prev.gso_size or prev.length) or skb.seq + length <= sk.snd_una or not length or prev.length + length >= MAX_SHIFTED:
@@ -377,8 +376,6 @@ def _move(sk: Sock, prev: Skb, skb: Skb, length: int, pcount: int, size: int, du
     prev.eor = skb.eor
     prev.end_seq = skb.end_seq
     prev.tx_delivered_us = 0
-    if skb.tx_ns > prev.tx_ns:
-        prev.tx_ns = skb.tx_ns
     if sk.retransmit_hint is skb:
         sk.retransmit_hint = prev
     if sk.highest_sack is skb:

@@ -93,6 +93,8 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
                     if sk.tstamp_flags:
                         timestamping.wish(sk)
                     push.push(sk, flags & ~MSG_MORE, mss, NAGLE_PUSH, goal)
+                    # what that sent may have made room, but the writer is about to wait all the same
+                    sk.nospace = True
                 if queue.head is None:
                     gates.idle(sk)
                 if done:

@@ -179,7 +179,7 @@ class Sock:
         "rcv_rtt_us", "rcv_rtt_seq", "rcv_rtt_time_us", "rcv_rtt_last_tsecr",
         # --- SACK we send (sack_send, reassembly, established, delack, timers) ---
         "selective_acks", "duplicate_sack", "compressed_ack", "compressed_ack_deadline", "compressed_ack_rcv_nxt", "dup_ack_counter",
-        # --- delayed ACK (delack, input, established, reassembly, rwnd, memory, ecn, handshake, timers, sockopt_tcp, listen) ---
+        # --- delayed ACK (delack, input, established, reassembly, rwnd, memory, ecn, handshake, request, timers, sockopt_tcp, listen) ---
         "ack_pending", "quick", "pingpong", "ato_jiffies", "lrcvtime_ns", "lrcv_flowlabel", "delack_deadline", "delack_timeout", "delack_max_ns",
         # --- options negotiated (handshake, api, request, timewait, established, input, paws) ---
         "tstamp_ok", "sack_ok", "wscale_ok", "ts_recent", "ts_recent_stamp_s", "ts_offset", "rcv_tsval", "rcv_tsecr",

@@ -262,6 +262,8 @@ def _set_congestion(sk: Sock, value: bytes) -> None:
     if not name:
         fail(errno.ENOENT, "no congestion control with an empty name")
     started = not 1 << sk.state & (SF_CLOSE | SF_LISTEN)
+    if started and name == sk.ca.name:
+        return  # it goes on as it was
     cong.assign(sk, name)
     if started:
         cong.init(sk)

@@ -132,6 +132,7 @@ def _queue(sk: Sock, pieces: list[memoryview], flags: int, held: Held) -> int:
                 sk.nospace = True
                 if done:
                     push.push(sk, flags & ~MSG_MORE, mss, NAGLE_PUSH, goal)
+                    sk.nospace = True
                 if queue.head is None:
                     gates.idle(sk)
                 if done:

@@ -61,7 +61,8 @@ def assign(sk: Sock, name: str | None = None) -> None:
 
 
 def init(sk: Sock) -> None:
-    """The connection is established: the algorithm starts."""
+    """The connection is established, or gets another algorithm: it starts. What went before cannot be undone."""
+    sk.prior_ssthresh = 0
     sk.ca.init(sk)
 
 
