@@ -1,7 +1,7 @@
 """TCP_MD5SIG and TCP_MD5SIG_EXT: the keys of `md5` as a program sets and ends them, in struct tcp_md5sig.
 
 Linux's checks in Linux's order, as measured on 6.18. A key is known by its address (with the bits behind the prefix),
-prefix length and TCP_MD5SIG_FLAG_IFINDEX together; TCP_MD5SIG takes no notice of flags and prefix. Keys can be set in
+prefix length and TCP_MD5SIG_FLAG_IFINDEX together; TCP_MD5SIG takes no notice of prefix and index. Keys can be set in
 every state and never be read. They are charged to the socket's option memory, net.core.optmem_max of which is the limit.
 """
 
@@ -42,15 +42,13 @@ def _change(sk: Sock, value: bytes, extended: bool) -> None:
     addr = _address(sk, value)
     flags, prefix_len, key_len, ifindex, secret = _SIG.unpack_from(value, _STORAGE)
     most = 8 * len(addr)
-    if not extended:
-        flags = 0
-    if flags & FLAG_PREFIX:
+    if extended and flags & FLAG_PREFIX:
         check(prefix_len <= most)
     else:
         prefix_len = most
     of_device = bool(flags & FLAG_IFINDEX)
     # a device of another domain of routes (VRF), of which there are none
-    check(not of_device or not ifindex)
+    check(not extended or not of_device or not ifindex)
     old = next((key for key in sk.md5 or () if (key.addr, key.prefix_len, key.of_device) == (addr, prefix_len, of_device)), None)
     if not key_len:
         if old is None:
