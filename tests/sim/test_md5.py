@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from pytcp.cli.inspect import ssinfo
 from pytcp.link.emulator import Emulator, Impairment
 from pytcp.link.offload import segment
 from pytcp.link.pipe import PipeEnd, pipe_pair
@@ -42,7 +43,8 @@ class Wire:
             for frame in frames:
                 for whole in segment(frame):
                     packet = bytes(whole)[14:]
-                    if whole[12:14] == b"\x08\x00" and packet[9] == 6 or whole[12:14] == b"\x86\xdd" and packet[6] == 6:
+                    # the protocol of IPv4, the next header of IPv6; anything else is ARP
+                    if packet[{4: 9, 6: 6}.get(packet[0] >> 4, 0)] == 6:
                         self.packets.append(packet)
             return send(frames)
 
@@ -229,7 +231,9 @@ def test_what_ss_says_of_keys() -> None:
             for address, key in (("192.0.2.1", b"first"), ("192.0.2.2", b"a b,c")):
                 listener.socket.setsockopt(TCP, TCP_MD5SIG, md5sig(address, key))
             [facts] = [facts for facts in snapshot.sockets(wire.b.net, ("tcp",)) if facts["state"] == "LISTEN"]
-        assert [(key["address"], key["prefix_len"], bytes(key["key"])) for key in facts["md5keys"]] == [("192.0.2.2", 32, b"a b,c"), ("192.0.2.1", 32, b"first")]
+        found = [(key["address"], key["prefix_len"], bytes(key["key"])) for key in facts["md5keys"]]
+        assert found == [("192.0.2.2", 32, b"a b,c"), ("192.0.2.1", 32, b"first")]
+        assert ssinfo.md5keys(facts) == r"md5keys:192.0.2.2/32=a\040b\054c,192.0.2.1/32=first"
         assert facts["memory"]["optmem"] == 272
 
     simulate(program)

@@ -73,8 +73,8 @@ def test_the_digest_is_that_of_the_rfc_and_scapy_agrees(seed: int) -> None:
     src, dst = dice.randbytes(size), dice.randbytes(size)
     payload = dice.randbytes(dice.choice((0, 1, 536, 1460)))
     opts = dice.choice((b"", bytes(20), b"\x01\x01\x08\x0a" + dice.randbytes(8)))
-    ports, numbers = [dice.randrange(65536) for _ in range(2)], [dice.randrange(1 << 32) for _ in range(2)]
-    header = build_header(*ports, *numbers, dice.randrange(512), 77, 0, opts, dice.randrange(65536))
+    sport, dport, seq, ack = (dice.randrange(1 << bits) for bits in (16, 16, 32, 32))
+    header = build_header(sport, dport, seq, ack, dice.randrange(512), 77, 0, opts, dice.randrange(65536))
     key = dice.randbytes(dice.choice((1, 16, 80)))
     cut = len(payload) // 3
     made = digest(key, src, dst, header, (payload[:cut], memoryview(payload)[cut:]))
