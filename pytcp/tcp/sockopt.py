@@ -47,7 +47,9 @@ from .sockopt_kinds import (
 UNLIMITED_RATE = 0xFFFFFFFFFFFFFFFF
 _LINGER = Struct("=ii")
 _TIMEVAL = Struct("=qq")
+_U32 = Struct("=I")
 _U64 = Struct("=Q")
+_LONG_MAX = (1 << 63) - 1
 _MEMINFO = Struct("=9I")
 _NOBODY = Struct("=iii").pack(0, -1, -1)  # struct ucred of a peer that is no process here
 
@@ -90,9 +92,9 @@ def getsockopt(sk: Sock, level: int, name: int, buflen: int = 0) -> int | bytes:
 
     A structure asked for without `buflen` gives its first int. Raises OSError ENOPROTOOPT, EINVAL, ENOTCONN."""
     key = (level, name)
-    if key == (IPPROTO_TCP, sockopt_tcp.TCP_SAVED_SYN):
-        saved = sockopt_tcp.saved_syn(sk, buflen or INT.size)
-        return saved if buflen else int.from_bytes(saved, "little")
+    if key in _GET_SIZED:
+        sized = _GET_SIZED[key](sk, buflen or INT.size)
+        return sized if buflen else INT.unpack(sized[:4].ljust(4, b"\0"))[0]
     if key in _LEAST:
         check((buflen or INT.size) >= _LEAST[key](sk))
     getter = _GET.get(key)
@@ -241,20 +243,27 @@ def _set_lock_filter(sk: Sock, value: int) -> None:
 
 
 def _set_linger(sk: Sock, value: bytes) -> None:
-    """The time is kept in ticks of 32 bits, also while lingering is off."""
+    """A negative time is for ever: as many ticks as a long can say. It is kept while lingering is off, too."""
     check(len(value) >= _LINGER.size)
     on, seconds = _LINGER.unpack_from(value)
     if not on:
         sk.linger = None
         return
-    hz = sk.sysctl.hz
-    sk.linger = ((seconds & M32) * hz & M32) // hz
+    sk.linger = seconds if seconds >= 0 else _LONG_MAX // sk.sysctl.hz
     keep(sk, (SOL_SOCKET, SO_LINGER), sk.linger)
 
 
 def _get_linger(sk: Sock) -> bytes:
     stored = (sk.optmem or {}).get((SOL_SOCKET, SO_LINGER), 0)
-    return _LINGER.pack(sk.linger is not None, stored if sk.linger is None else sk.linger)
+    seconds = stored if sk.linger is None else sk.linger
+    return _LINGER.pack(sk.linger is not None, (seconds & M32 ^ 1 << 31) - (1 << 31))
+
+
+def _get_max_pacing_rate(sk: Sock, room: int) -> bytes:
+    """Whole with room for 64 bits, else the most that 32 bits can say."""
+    if room >= _U64.size:
+        return _U64.pack(sk.max_pacing_rate)
+    return _U32.pack(min(sk.max_pacing_rate, M32))[:room]
 
 
 def _set_timeout(name: int) -> Callable[[Sock, bytes], None]:
@@ -442,6 +451,12 @@ _SET_BYTES: dict[Key, ByteSetter] = (sockopt_tcp.SET_BYTES | sockopt_ip.SET_BYTE
     (SOL_SOCKET, SO_MAX_PACING_RATE): _set_pacing,
 }
 
+# what the room for the answer changes
+_GET_SIZED: dict[Key, Callable[[Sock, int], bytes]] = {
+    (IPPROTO_TCP, sockopt_tcp.TCP_SAVED_SYN): sockopt_tcp.saved_syn,
+    (SOL_SOCKET, SO_MAX_PACING_RATE): _get_max_pacing_rate,
+}
+
 _GET: dict[Key, Getter] = (
     sockopt_tcp.GET
     | sockopt_ip.GET
@@ -467,7 +482,6 @@ _GET: dict[Key, Getter] = (
         (SOL_SOCKET, SO_DOMAIN): lambda sk: AF_INET if sk.family == 4 else AF_INET6,
         (SOL_SOCKET, SO_PEEK_OFF): field("peek_off"),
         (SOL_SOCKET, SO_TIMESTAMPING): field("tstamp_flags"),
-        (SOL_SOCKET, SO_MAX_PACING_RATE): lambda sk: _U64.pack(sk.max_pacing_rate),
         (SOL_SOCKET, SO_MEMINFO): _get_meminfo,
         (SOL_SOCKET, SO_COOKIE): _get_cookie,
         (SOL_SOCKET, SO_RESERVE_MEM): constant(0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from struct import pack, unpack
@@ -191,6 +192,34 @@ def test_the_congestion_control_of_a_connection_can_be_changed() -> None:
     _, _, sk = connection()
     api.setsockopt(sk, 6, sockopt_tcp.TCP_CONGESTION, b"reno")
     assert sk.ca.name == "reno"
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 17_179_870, 2**31 - 1, -1, -(2**31)])
+def test_linger_takes_every_time_as_this_machines_kernel_does(wanted: int) -> None:
+    """Seconds are kept as ticks of a long; a negative time is the longest, of which 32 bits are read back."""
+    with socket.socket() as kernel:
+        kernel.setsockopt(1, sockopt.SO_LINGER, pack("ii", 1, wanted))
+        theirs = kernel.getsockopt(1, sockopt.SO_LINGER, 8)
+    sk = World().socket()
+    api.setsockopt(sk, 1, sockopt.SO_LINGER, pack("ii", 1, wanted))
+    if wanted >= 0:
+        assert api.getsockopt(sk, 1, sockopt.SO_LINGER, 8) == theirs == pack("ii", 1, wanted)
+    else:
+        # LONG_MAX ticks at 250 Hz; a kernel with another HZ has another number here
+        assert api.getsockopt(sk, 1, sockopt.SO_LINGER, 8) == pack("iI", 1, (2**63 - 1) // 250 & 0xFFFFFFFF)
+        assert sk.linger is not None
+        assert sk.linger > 2**55
+
+
+@pytest.mark.parametrize("rate", [1000, 2**31, 2**32 - 2, 2**32, 2**40, 2**64 - 1])
+@pytest.mark.parametrize("room", [1, 4, 6, 8, 12])
+def test_a_pacing_rate_beyond_32_bits_is_read_back_as_the_most_that_fits(rate: int, room: int) -> None:
+    with socket.socket() as kernel:
+        kernel.setsockopt(1, sockopt.SO_MAX_PACING_RATE, pack("Q", rate))
+        theirs = kernel.getsockopt(1, sockopt.SO_MAX_PACING_RATE, room)
+    sk = World().socket()
+    api.setsockopt(sk, 1, sockopt.SO_MAX_PACING_RATE, pack("Q", rate))
+    assert api.getsockopt(sk, 1, sockopt.SO_MAX_PACING_RATE, room) == theirs
 
 
 def test_linger_keeps_its_time_while_off() -> None:
