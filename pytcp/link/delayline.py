@@ -13,6 +13,7 @@ from typing import TypeVar
 from pytcp.clock.heap import Timer, TimerHeap
 
 from .around import Around
+from .dice import whole
 from .frame import Link, RxFrame, TxFrame
 
 F = TypeVar("F")
@@ -24,12 +25,10 @@ class DelayLine(Around):
     """A link that adds `delay_ns` to each way of `inner`."""
 
     def __init__(self, inner: Link, heap: TimerHeap, delay_ns: int) -> None:
-        """Raises ValueError for a negative delay."""
-        if delay_ns < 0:
-            raise ValueError("delay_ns is negative")
+        """Raises ValueError for a delay that is negative or no whole number, TypeError for what is no number."""
+        self.delay_ns = whole("delay_ns", delay_ns)
         super().__init__(inner)
         self.heap = heap
-        self.delay_ns = delay_ns
         self.refused = 0  # frames the device behind did not take, or that were too many
         self._out: deque[tuple[int, TxFrame]] = deque()
         self._in: deque[tuple[int, RxFrame]] = deque()

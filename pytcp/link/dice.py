@@ -22,7 +22,20 @@ class Dice:
         return self._draw(32) < self._limit
 
 
+def whole(name: str, value: object) -> int:
+    """A number of things, ns or bytes, which may have been written as 25e6. Raises ValueError naming `name`, TypeError for what is no number."""
+    if not isinstance(value, int | float):
+        raise TypeError(f"{name} is a number, not {value!r}")
+    if not float(value).is_integer():
+        raise ValueError(f"{name}: {value} is no whole number")
+    if value < 0:
+        raise ValueError(f"{name} is negative")
+    return int(value)
+
+
 def check_probability(name: str, value: float) -> None:
-    """Raises ValueError naming `name` when `value` is not a probability."""
+    """Raises ValueError naming `name` when `value` is not a probability, TypeError when it is no number."""
+    if not isinstance(value, int | float):
+        raise TypeError(f"{name} is a probability, not {value!r}")
     if not 0 <= value <= 1:
         raise ValueError(f"{name} {value} is not a probability")

@@ -27,7 +27,7 @@ from .aqm import MAXPACKET, CoDel, CoDelQueue, DropTail, Red, RedQueue
 from .around import Around
 from .bottleneck import Bottleneck
 from .cut import ip_version, received_packets, sent_packets
-from .dice import Dice, check_probability
+from .dice import Dice, check_probability, whole
 from .frame import F_CSUM, F_RXCSUM, F_TSO4, F_TSO6, F_USO, Link, RxFrame, TxFrame
 from .gro import Gro
 from .offload import ETHERNET
@@ -56,6 +56,11 @@ class GilbertElliott:
             check_probability(name, getattr(self, name))
 
 
+_COUNTS = (
+    "overhead", "delay_ns", "jitter_ns", "reorder_gap", "reorder_delay_ns", "queue_packets", "queue_bytes", "ecn_packets", "ecn_bytes", "line_packets",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Impairment:
     """What one direction of the wire does to packets. The default does nothing.
@@ -70,7 +75,7 @@ class Impairment:
     until its last bit is sent. ecn_packets, ecn_bytes: backlog from which ECT packets are marked CE (droptail).
     aqm: "droptail", "codel", "red", or an `aqm.CoDel` or `aqm.Red` with settings of one's own.
     line_packets: packets under way together, a bound on memory.
-    Raises ValueError."""
+    Whole numbers may be written as floats (25e6). Raises ValueError, and TypeError for what is no number."""
 
     rate: int | Rate = 0
     overhead: int = 0
@@ -96,23 +101,21 @@ class Impairment:
     def __post_init__(self) -> None:
         for name in ("loss", "duplicate", "corrupt", "reorder"):
             check_probability(name, getattr(self, name))
-        if isinstance(self.rate, int) and self.rate < 0:
-            raise ValueError("rate is negative")
+        if not hasattr(self.rate, "fresh"):
+            object.__setattr__(self, "rate", whole("rate", self.rate))
         if isinstance(self.aqm, str) and self.aqm not in AQMS:
             raise ValueError(f"aqm {self.aqm!r} is not one of {', '.join(AQMS)}")
         if self.aqm != "droptail" and not self.rate:
             raise ValueError("an aqm needs a rate: without one nothing queues")
         if self.aqm != "droptail" and (self.ecn_packets or self.ecn_bytes):
             raise ValueError("ecn_packets and ecn_bytes are droptail's; CoDel(ecn=True) and Red(ecn=True) mark by their own rules")
-        counts = ("overhead", "delay_ns", "jitter_ns", "reorder_gap", "reorder_delay_ns", "queue_packets", "queue_bytes", "ecn_packets", "ecn_bytes")
-        for name in counts:
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is negative")
+        for name in _COUNTS:
+            object.__setattr__(self, name, whole(name, getattr(self, name)))
         if self.distribution not in ("uniform", "normal"):
             raise ValueError(f"distribution {self.distribution!r} is neither uniform nor normal")
         if (self.reorder or self.reorder_gap) and not self.reorder_delay_ns:
             raise ValueError("reordering needs reorder_delay_ns, the time by which a packet is late")
-        if self.line_packets < 1:
+        if not self.line_packets:
             raise ValueError("line_packets is positive")
 
     @property

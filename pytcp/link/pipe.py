@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pytcp.clock.heap import Timer, TimerHeap
 
 from . import offload
+from .dice import whole
 from .frame import (
     CSUM_NONE,
     CSUM_UNNECESSARY,
@@ -173,11 +174,11 @@ def pipe_pair(
     from the other end (F_TSO4, F_TSO6, F_USO: whole super-frames; F_RXCSUM: unfinished checksums).
     delay_ns: from that end to the other. limit: frames on the way in one direction. rate: bit/s from that end, 0 = infinite.
     takes: F_* bits of what both ends take from each other, by default their features. gso_max_size: of both ends, bytes of IP that a
-    super-frame may have."""
+    super-frame may have. Raises ValueError and TypeError for a delay or rate that is no whole number."""
     mtus = mtu if isinstance(mtu, tuple) else (mtu, mtu)
     both = features if isinstance(features, tuple) else (features, features)
-    delays = delay_ns if isinstance(delay_ns, tuple) else (delay_ns, delay_ns)
-    rates = rate if isinstance(rate, tuple) else (rate, rate)
+    delays = [whole("delay_ns", delay) for delay in (delay_ns if isinstance(delay_ns, tuple) else (delay_ns, delay_ns))]
+    rates = [whole("rate", each) for each in (rate if isinstance(rate, tuple) else (rate, rate))]
     first, second = (PipeEnd(heap, names[i], macs[i], mtus[i], both[i], delays[i], limit, rates[i], takes, gso_max_size) for i in (0, 1))
     first.peer = second
     second.peer = first

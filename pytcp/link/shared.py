@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pytcp.clock.heap import TimerHeap
 
 from .cut import received_packets, sent_packets
+from .dice import whole
 from .emulator import OFFLOADS, Direction, Impairment
 from .frame import F_RXCSUM, Link, RxFrame, TxFrame
 
@@ -114,7 +115,7 @@ class Shared:
         """A place at the near side, with the Ethernet address of who will be there. delay_ns: one way, besides the bottleneck's."""
         if mac in self.near or mac == self.far.mac:
             raise ValueError(f"{name}: the Ethernet address is taken")
-        port = self.near[mac] = Port(self, name, mac, self.mtu, delay_ns)
+        port = self.near[mac] = Port(self, name, mac, self.mtu, whole("delay_ns", delay_ns))
         return port
 
     def move(self, port: Port, mac: bytes) -> None:

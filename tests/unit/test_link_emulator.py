@@ -261,6 +261,27 @@ def test_impossible_settings_are_refused(wrong: dict[str, Any]) -> None:
         Impairment(**wrong)
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "error"),
+    [
+        ("delay_ns", 1.5, ValueError), ("delay_ns", float("nan"), ValueError), ("jitter_ns", float("inf"), ValueError), ("rate", 0.5, ValueError),
+        ("rate", "1M", TypeError), ("queue_packets", None, TypeError), ("line_packets", "3", TypeError), ("loss", None, TypeError), ("corrupt", "x", TypeError),
+    ],
+)  # fmt: skip
+def test_what_is_no_such_number_is_refused_by_name(setting: str, value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=setting):
+        Impairment(**{setting: value})
+
+
+def test_whole_numbers_may_be_written_as_floats() -> None:
+    assert Impairment(delay_ns=25e6, rate=1e9, jitter_ns=1e3) == Impairment(delay_ns=25_000_000, rate=1_000_000_000, jitter_ns=1000)  # type: ignore[arg-type]
+    heap = VirtualRuntime().heap
+    pipe_pair(heap, delay_ns=1e6, rate=1e9)  # type: ignore[arg-type]
+    for setting in ("delay_ns", "rate"):
+        with pytest.raises(ValueError, match=f"{setting}: 1.5 is no whole number"):
+            pipe_pair(heap, **{setting: 1.5})
+
+
 def test_impossible_burst_loss_is_refused() -> None:
     with pytest.raises(ValueError, match="loss_bad"):
         GilbertElliott(0.1, 0.1, loss_bad=2)
