@@ -190,6 +190,10 @@ class TcpOutput:
         if sk.rcv_tstamp_ns > neigh.confirmed_ns and not neigh.state & CONNECTED:
             neigh.confirmed_ns = sk.rcv_tstamp_ns
 
+    def fresh_route(self, sk: Sock) -> int:
+        """Look the way of `sk` up again if it is stale (see `tcp.sock.Host.fresh_route`)."""
+        return self._reroute(sk) if sk.dst.gen != self.gen else 0
+
     def _reroute(self, sk: Sock) -> int:
         """Routes or addresses changed: look the way up again. Returns 0 or a negative errno."""
         try:
@@ -319,7 +323,7 @@ class TcpOutput:
     # --- paths ---
 
     def route(self, sk: Any) -> None:
-        """Find the way to `sk.daddr` (see `tcp.sock.Host.route`). Raises OSError."""
+        """Find the way to `sk.daddr` (see `tcp.sock.Host.fresh_route`). Raises OSError."""
         oif = None
         if sk.bound_dev_if:
             try:

@@ -357,6 +357,9 @@ def resend(sk: Sock, skb: Skb, quota: int, why: str = "mss", cause: str = "rto")
             return -22
         if not skb.flags & SYN:
             trim_head(sk, skb, sk.snd_una - skb.seq)
+    error = sk.host.fresh_route(sk)
+    if error:
+        return error
     mss = mtu.current_mss(sk)
     avail = sk.snd_una + sk.snd_wnd - skb.seq
     if avail <= 0:

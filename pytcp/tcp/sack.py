@@ -170,10 +170,12 @@ def _tag_blocks(sk: Sock, used: list[tuple[int, int, bool]], rs: rate.AckSample)
 
 
 def _skip(sk: Sock, skb: Skb | None, seq: int) -> Skb | None:
-    """The skb that holds `seq`, or the one the walk has come to if that is further on."""
+    """The skb that holds `seq` (None: none does), or the one the walk has come to if that is further on."""
     highest = sk.highest_sack
     if skb is None:
         skb = sk.rtx_queue.head
+        if skb is not None and skb.seq > seq:
+            return None
     elif skb.seq > seq:
         return skb
     if sk.sacked_out and highest is not None and highest.seq <= seq:

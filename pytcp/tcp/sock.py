@@ -62,6 +62,9 @@ class Host(Protocol):
         `parts` of `length` bytes. Charged `truesize` until completion (`tsq.wfree(sk, skb, truesize)`).
         `ecn` = the two IP ECN bits. Returns 0, or a negative errno when the host refused it."""
 
+    def fresh_route(self, sk: Sock) -> int:
+        """Look the way of `sk` up again if it is stale (its MTU may be another). Returns 0, or a negative errno when there is none."""
+
     def reply(self, family: int, src: bytes, dst: bytes, th: bytes, payload: bytes, tos: int, ttl: int, mark: Any, flowlabel: int = 0, dev_if: int = 0) -> None:
         """Send a segment that belongs to no Sock (RST, SYN-ACK, TIME-WAIT ACK); `th` as above.
         `flowlabel` is for IPv6, 0 = the host's choice; `dev_if` the index of the device to use, 0 = the route's."""

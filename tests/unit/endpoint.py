@@ -109,6 +109,9 @@ class World(FakeHost):
 
     # --- what the engine asks for ---
 
+    def fresh_route(self, sk: Sock) -> int:
+        return 0
+
     def transmit(self, sk: Sock, th: bytes, parts: Sequence[Any], length: int, skb: Any, gso_size: int, truesize: int, ecn: int) -> int:
         if self.refuse:
             return self.refuse

@@ -89,6 +89,9 @@ class FakeHost:
     def now_ns(self) -> int:
         return self.heap.now_ns
 
+    def fresh_route(self, sk: Sock) -> int:
+        return 0
+
     def transmit(self, sk: Sock, th: bytes, parts: Sequence[Any], length: int, skb: Skb | None, gso_size: int, truesize: int, ecn: int) -> int:
         if self.refuse:
             return self.refuse

@@ -1,6 +1,6 @@
 """Two runs of a workload side by side: what must be equal, what may differ by how much, the first difference.
 
-Exact: the host's frames and replies in order (boundaries, flags, gso_size, window, acknowledgement, SACK blocks),
+Exact: the host's frames and replies in order (boundaries, flags, gso_size, window, acknowledgement, SACK blocks, echoed timestamps),
 results of calls, readiness, memory and every field of tcp_info but those that measure time. Those may differ
 by a microsecond's noise multiplied (`LOOSE`). Times: `AT_ONCE_US` where a cause is near, a tick elsewhere.
 """
@@ -27,7 +27,7 @@ AT_ONCE_US = 400
 class Difference(NamedTuple):
     """The first place where two runs part."""
 
-    kind: str  # frame, time, result, info, counter
+    kind: str  # frame, timestamps, time, result, info, counter
     number: int  # among events of its kind
     kernel: Any
     ours: Any
@@ -41,6 +41,13 @@ def _view(event: dict[str, Any] | None) -> dict[str, Any] | None:
     if event is None:
         return None
     return {name: event[name] for name in FRAME_FIELDS if name in event}
+
+
+def _same_stamps(k: dict[str, Any], o: dict[str, Any], times: bool) -> bool:
+    """The echo is what the peer sent last; a frame's own time stamp is its time, in ms."""
+    val, echo = k["ts"]
+    mine = o.get("ts", (0, 0))
+    return mine[1] == echo and (not times or abs(mine[0] - val) <= 1 + abs(o["t"] - k["t"]) // 1000)
 
 
 def compare(kernel: dict[str, Any], ours: dict[str, Any], *, times: bool = True, counters: bool = True, live: bool = False) -> list[Difference]:
@@ -61,6 +68,8 @@ def compare(kernel: dict[str, Any], ours: dict[str, Any], *, times: bool = True,
             limit = min(event["t"] for event in (k, o) if event is not None)
             found.append(Difference("frame", i, _view(k), _view(o), limit))
             break
+        if k is not None and o is not None and "ts" in k and not _same_stamps(k, o, times):
+            found.append(Difference("timestamps", i, (k["ts"], _view(k)), (o.get("ts"), _view(o)), k["t"]))
         if times and k is not None and o is not None:
             since = min((k["t"] - t for t in causes if t <= k["t"]), default=k["t"])
             allowed = AT_ONCE_US if since <= AT_ONCE_US else TICK_US + AT_ONCE_US

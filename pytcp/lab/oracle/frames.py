@@ -138,6 +138,8 @@ def describe(frame: HostFrame, iss: int, scale: int) -> dict[str, Any]:
     base: dict[str, Any] = {"ack": _relative(frame.ack, PEER_ISN + 1), "win": frame.window << (0 if "S" in frame.flags else scale)}
     if frame.sack:
         base["sack"] = [[_relative(a, PEER_ISN + 1), _relative(b, PEER_ISN + 1)] for a, b in frame.sack]
+    if frame.ts is not None:
+        base["ts"] = list(frame.ts)
     if frame.ecn:
         base["ecn"] = frame.ecn
     if frame.urg:

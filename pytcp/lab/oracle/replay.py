@@ -16,7 +16,7 @@ from pytcp.clock.heap import NEVER
 
 from . import frames
 from .compare import Difference
-from .frames import PEER_ISN, HostFrame
+from .frames import M32, PEER_ISN, HostFrame
 from .script import moved, words
 from .stack_side import VirtualSide
 
@@ -165,6 +165,9 @@ class Replay:
             due = min(sk.pacing_deadline, sk.compressed_ack_deadline)
             if t < caused <= until and not self.zero_ns + t * 1000 <= due < self.zero_ns + caused * 1000:
                 return max(t + 1, caused - STAMP_US - self.shift_us)
+        if kind == "read" and "t_end" in event:
+            # right-sizing looks at the clock when the bytes have been copied
+            latency = max(latency, event["t_end"] - t - STAMP_US)
         return t + max(latency - self.shift_us, 1)
 
     def _spacing(self, i: int, kind: str) -> list[int]:
@@ -240,6 +243,8 @@ class Replay:
     def _arrived(self, frame: HostFrame) -> None:
         frame = frame._replace(t_us=frame.t_us - self.zero_ns // 1000)
         event = frames.describe(frame, self.iss, self.scale)
+        if "ts" in event:
+            event["ts"][0] = event["ts"][0] - self.first_ts & M32
         if event["ev"] == "frame":
             if event["seq"][0] < self.highest:
                 event["rtx"] = True

@@ -135,6 +135,8 @@ class Runner:
         frame = frame._replace(t_us=frame.t_us - self.start_us)
         event = frames.describe(frame, self.iss, self.scale)
         self.snd_nxt = max(self.snd_nxt, event["ack"])
+        if "ts" in event:
+            event["ts"][0] = event["ts"][0] - self.first_ts & M32
         if event["ev"] == "reply":
             self.events.append(event)
             return
@@ -508,7 +510,8 @@ class Runner:
         flags = words(step.get("flags", ""))
         for _ in range(step.get("times", 1)):
             began = self.now()
-            event: Event = {"ev": "read", "t": began, "n": step["n"], "ret": self.side.read(step["n"], flags)}
+            result = self.side.read(step["n"], flags)
+            event: Event = {"ev": "read", "t": began, "t_end": self.now(), "n": step["n"], "ret": result}
             if flags:
                 event["flags"] = "|".join(flags)
             self.events.append(event)
