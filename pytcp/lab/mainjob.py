@@ -12,11 +12,13 @@ captured, so that writing the capture is not what they measure.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import random
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -142,15 +144,42 @@ class BoundedWriter(PcapngWriter):
             super().packet(interface, time_ns, parts, length, direction, comments)
 
 
+FOLDER = "pytcp-demo-"
+YOUNG_S = 60  # a folder is locked a moment after it was made
+
+
 @contextlib.contextmanager
 def data_folder() -> Iterator[Path]:
-    """A temporary folder. Its removal is not interrupted: who presses Ctrl-C twice would else keep a hundred megabytes."""
-    folder = Path(tempfile.mkdtemp(prefix="pytcp-demo-"))
+    """A temporary folder. Its removal is not interrupted: who presses Ctrl-C twice would else keep a hundred megabytes.
+
+    It is locked while we live: what a killed one left behind, the next one removes."""
+    _remove_abandoned()
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER))
+    lock = os.open(folder, os.O_RDONLY)
     try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield folder
     finally:
         with uninterrupted():
             shutil.rmtree(folder)
+            os.close(lock)
+
+
+def _remove_abandoned() -> None:
+    """Remove folders of ours that nobody locks any more."""
+    for folder in Path(tempfile.gettempdir()).glob(FOLDER + "*"):
+        try:
+            about = folder.lstat()
+            if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or time.time() - about.st_mtime < YOUNG_S:
+                continue
+            lock = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(lock)
+        except OSError:
+            continue  # somebody's still, or gone already
 
 
 class MainJob:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import re
 import shlex
 import shutil
 import signal
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -140,6 +143,29 @@ def test_ctrl_c_is_not_a_failed_check() -> None:
     with pytest.raises(KeyboardInterrupt):
         trio.run(main)
     assert not job.report.checks
+
+
+def test_what_a_killed_demo_left_is_removed_by_the_next_but_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    abandoned, locked, young, other = (tmp_path / name for name in ("pytcp-demo-dead", "pytcp-demo-alive", "pytcp-demo-young", "somebody-demo-dead"))
+    for folder in (abandoned, locked, young, other):
+        folder.mkdir()
+        (folder / "clean").write_bytes(b"data")
+        if folder is not young:
+            os.utime(folder, (1, 1))
+    held = os.open(locked, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    try:
+        with data_folder() as folder:
+            assert folder.parent == tmp_path
+            assert not abandoned.exists()
+            assert all((kept / "clean").exists() for kept in (locked, young, other))
+            os.utime(folder, (1, 1))
+            with data_folder():
+                assert folder.exists(), "it is locked"
+    finally:
+        os.close(held)
+    assert sorted(tmp_path.iterdir()) == sorted((locked, young, other))
 
 
 def test_a_second_ctrl_c_waits_until_the_demos_data_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
