@@ -101,8 +101,8 @@ def command(
 
     \b
     Examples:
-      echo hello | pytcp nc 10.99.0.1 7000 --peer 'nc -l 7000'
-      pytcp nc -l 7000 --peer 'echo hello | nc -N $PYTCP4 7000'
+      printf 'GET / HTTP/1.0\\r\\n\\r\\n' | pytcp nc 10.99.0.1 8000 --peer 'python3 -m http.server'
+      pytcp nc -l 7000 --peer 'bash -c "echo hello >/dev/tcp/$PYTCP4/7000"'
       pytcp nc --tls --no-verify 10.99.0.1 4433 --peer 'openssl s_server -accept 4433 -cert c.pem -key k.pem'
       pytcp nc -z -v 10.99.0.1 20-25
     """

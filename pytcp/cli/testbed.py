@@ -25,7 +25,7 @@ def command(pcap: str | None, trace: str | None, arguments: tuple[str, ...]) -> 
     \b
     Examples:
       pytcp testbed
-      pytcp testbed ping -c 3 10.99.0.2
+      pytcp testbed ip -brief address
       pytcp testbed --pcap scan.pcapng sh -c 'nmap -sT $PYTCP4'
     """
     return network.run(network.Where(None, (), (), None, pcap, trace), partial(_main, argv=arguments or (os.environ.get("SHELL") or "/bin/sh",)))
