@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from functools import partial
 from pathlib import Path
 
 from griffe import GriffeLoader, Parser
@@ -68,6 +70,30 @@ def _config(module: str) -> ConfigDict:
     return config
 
 
+_HEADING = re.compile(r"^#+ `([\w.]+)`", re.MULTILINE)
+_LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(#([\w.]+)\)")
+
+
+def linked(made: dict[str, str]) -> dict[str, str]:
+    """The pages with links that a Markdown viewer can follow: to the headings' own anchors, on whatever page they are. What is on none is plain text."""
+    anchors: dict[str, tuple[str, str]] = {}
+    for page, text in made.items():
+        used: dict[str, int] = {}
+        for name in _HEADING.findall(text):
+            slug = re.sub(r"[^\w-]", "", name.lower())
+            count = used[slug] = used.get(slug, -1) + 1
+            anchors.setdefault(name, (page, f"{slug}-{count}" if count else slug))
+
+    def link(page: str, found: re.Match[str]) -> str:
+        text, name = found.groups()
+        if name not in anchors:
+            return text
+        where, anchor = anchors[name]
+        return f"[{text}]({'' if where == page else where}#{anchor})"
+
+    return {page: _LINK.sub(partial(link, page), text) for page, text in made.items()}
+
+
 def pages() -> dict[str, str]:
     """Every page of the reference by name. The package is read once for all of them."""
     made = {}
@@ -88,7 +114,7 @@ def pages() -> dict[str, str]:
         made[page] = render_object_docs(package[module.partition(".")[2]], _config(module)).rstrip("\n") + "\n"
         index.append(f"- [{module}]({module}.md): {purpose}")
     made["README.md"] = "\n".join(index) + "\n"
-    return made
+    return linked(made)
 
 
 def main() -> int:
