@@ -374,7 +374,8 @@ class TrioStack:
         if gone is None:
             return
         gone.set_up(False)
-        error = OSError(down.errno or errno.ENETDOWN, f"device {link.name} vanished: {down.strerror or down}")
+        reason = str(down.strerror or down).removeprefix(f"{link.name}: ")
+        error = OSError(down.errno or errno.ENETDOWN, f"device {link.name} vanished: {reason}")
         error.__cause__ = down
         last = not any(dev.up and not dev.loopback for dev in self.net.interfaces)
         if last:

@@ -64,7 +64,10 @@ class TcpStream(trio.abc.HalfCloseableStream):
             return trio.ClosedResourceError("this stream was already closed")
         if self._failure is None or exc.errno != errno.EPIPE:
             self._failure = exc  # EPIPE only says that the reason was told before
-        return trio.BrokenResourceError(f"connection broken: {os.strerror(self._failure.errno or 0)}")
+        failure = self._failure
+        # what the stack failed of has a text of its own
+        reason = failure.strerror if failure.__cause__ is not None else os.strerror(failure.errno or 0)
+        return trio.BrokenResourceError(f"connection broken: {reason}")
 
     async def send_all(self, data: Buffer) -> None:
         """Send all of `data`, sleeping while the send buffer is full.

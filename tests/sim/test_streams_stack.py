@@ -288,6 +288,7 @@ def test_a_device_that_vanishes_wakes_everybody_who_waits_with_its_error() -> No
             await trio.testing.wait_all_tasks_blocked()
             vanish(two)
         assert len(broken) == 3
+        assert all(str(error).count("vanished") == 1 for error in broken), "who waits is told what happened, not only the errno's text"
         for error in broken:
             cause: BaseException | None = error
             while cause is not None and not isinstance(cause, LinkDown):
