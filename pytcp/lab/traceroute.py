@@ -129,7 +129,7 @@ def _judge(probe: Probe, family: int, kind: int, code: int) -> None:
 def _udp(stack: TrioStack, host: str, family: int, port: int, room: int) -> Iterator[Send]:
     target = parse(2 if family == 4 else 10, (host, 0))[0]
     socket = stack.net.udp.socket(family)
-    socket.recverr = True
+    socket.recverr = socket.recverr6 = True
     asked: dict[int, tuple[Probe, int]] = {}
     following = port
 
@@ -153,7 +153,7 @@ def _udp(stack: TrioStack, host: str, family: int, port: int, room: int) -> Iter
     def send(probe: Probe) -> None:
         nonlocal following
         socket.so_error()
-        socket.ttl = probe.hop
+        socket.ttl = socket.hops = probe.hop
         asked[following] = probe, stack.now()
         socket.sendto(bytes(0x40 + i % 0x40 for i in range(room)), target, following)
         following = following + 1 if following < 0xFFFF else port

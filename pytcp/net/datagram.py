@@ -52,7 +52,11 @@ class Datagram(NamedTuple):
     tos: int
     bad: bool  # its checksum is wrong, which shows when it is read
     truesize: int
+    flow: int = 0  # IPv6 flow label
+    drops: int = 0  # lost by the endpoint before this one (SO_RXQ_OVFL)
+    stamp_ns: int = 0  # when it came, since the epoch; 0: nobody had asked
     gso_size: int = 0  # it is many datagrams of so many bytes, the last perhaps shorter (UDP_GRO)
+    seen: bool = False  # shown to somebody who only looked
 
 
 class ErrorReport(NamedTuple):
@@ -73,10 +77,12 @@ class UdpSocket:
     """One endpoint; made by `UdpTable.socket`."""
 
     __slots__ = (
-        "stack", "table", "family", "saddr", "bound_addr", "lport", "raddr", "rport", "dev", "reuseaddr", "reuseport", "v6only", "broadcast",
+        "stack", "table", "family", "saddr", "bound_addr", "lport", "raddr", "rport", "bound_dev_if", "reuseaddr", "reuseport", "v6only", "broadcast",
         "tos", "ttl", "multicast_ttl", "multicast_all", "pmtu_disc", "dontfrag", "recverr", "no_check6_rx", "rcvbuf", "rmem", "queue", "errors", "err",
         "on_ready", "closed", "ip_id", "groups", "sndbuf", "shutdown", "freebind", "multicast_dev", "port_given",
         "multicast_loop", "autoflowlabel", "port_range", "no_check", "no_check6_tx", "gso_size", "gro",
+        "hops", "multicast_hops", "tclass", "pmtu_disc6", "recverr6", "multicast_loop6", "multicast_all6", "frag_size", "transparent", "unicast_if",
+        "unicast_if6", "peek_off", "stamps", "drops",
     )  # fmt: skip
 
     def __init__(self, stack: Stack, table: UdpTable, family: int) -> None:
@@ -88,18 +94,31 @@ class UdpSocket:
         self.lport = 0
         self.raddr = b""
         self.rport = 0
-        self.dev: Interface | None = None  # SO_BINDTODEVICE
+        self.bound_dev_if = 0  # SO_BINDTODEVICE, SO_BINDTOIFINDEX; there need not be one of that index
         self.reuseaddr = False
         self.reuseport = False
         self.v6only = bool(stack.sysctl.bindv6only)
         self.broadcast = False
+        # for IPv4, also on an IPv6 socket
         self.tos = 0
         self.ttl = 0  # 0: the sysctl
         self.multicast_ttl = 1
-        self.multicast_all = True
-        self.pmtu_disc = DONT if stack.sysctl.ip_no_pmtu_disc else WANT
-        self.dontfrag = False  # IPV6_DONTFRAG
+        self.multicast_loop = True
+        self.multicast_all = family == 4
+        self.unicast_if = 0  # IP_UNICAST_IF
         self.recverr = False
+        self.pmtu_disc = DONT if stack.sysctl.ip_no_pmtu_disc else WANT
+        # for IPv6
+        self.tclass = 0
+        self.hops = -1  # -1: the sysctl
+        self.multicast_hops = 1
+        self.multicast_loop6 = True
+        self.multicast_all6 = True
+        self.unicast_if6 = 0
+        self.recverr6 = False
+        self.pmtu_disc6 = WANT
+        self.frag_size = 0  # IPV6_MTU: fragments are no longer
+        self.dontfrag = False  # IPV6_DONTFRAG
         self.no_check6_rx = False
         self.rcvbuf = stack.sysctl.rmem_default
         self.rmem = 0
@@ -113,20 +132,23 @@ class UdpSocket:
         self.sndbuf = stack.sysctl.wmem_default
         self.shutdown = 0  # RCV_SHUTDOWN | SEND_SHUTDOWN
         self.freebind = False
+        self.transparent = False
         self.multicast_dev: Interface | None = None  # IP_MULTICAST_IF
-        self.multicast_loop = True
         self.autoflowlabel = True
         self.no_check = False  # SO_NO_CHECK, which means IPv4 only
         self.no_check6_tx = False
         self.gso_size = 0  # UDP_SEGMENT
         self.gro = False  # UDP_GRO: super-frames are wanted whole
+        self.peek_off = -1  # SO_PEEK_OFF: where the next look begins; negative: always at the first byte
+        self.stamps = 0  # SO_TIMESTAMP and its kin: which one
+        self.drops = 0  # datagrams lost here
         self.port_range = 0  # IP_LOCAL_PORT_RANGE: last << 16 | first port to choose from
         self.port_given = False  # bind() named the port: disconnecting does not give it back
 
     @property
-    def bound_dev_if(self) -> int:
-        """Index of the interface it is bound to, 0 = none (`ports.Holder`)."""
-        return self.dev.index if self.dev is not None else 0
+    def dev(self) -> Interface | None:
+        """The interface it is bound to; None also when there is none of that index."""
+        return next((dev for dev in self.stack.interfaces if dev.index == self.bound_dev_if), None) if self.bound_dev_if else None
 
     # --- setting up ---
 
@@ -166,14 +188,17 @@ class UdpSocket:
 
     def _may_bind(self, addr: bytes) -> bool:
         stack = self.stack
-        if self.freebind:
+        if self.freebind or self.transparent:
             return True
         if len(addr) == 4:
-            ours = addr in stack.local4 or addr[0] == 127 or addr in stack.broadcast4 or addr == IP4_BROADCAST
-            return ours or is_multicast(addr) or bool(stack.sysctl.ip_nonlocal_bind)
+            return self._is_ours4(addr) or bool(stack.sysctl.ip_nonlocal_bind)
         if A.is_v4mapped(addr):
             return self._may_bind(addr[12:])
         return addr in stack.local6 or is_multicast(addr)
+
+    def _is_ours4(self, addr: bytes) -> bool:
+        stack = self.stack
+        return addr in stack.local4 or addr[0] == 127 or addr in stack.broadcast4 or addr == IP4_BROADCAST or is_multicast(addr)
 
     def _take_port(self, port: int) -> None:
         ports = self.table.ports
@@ -205,7 +230,7 @@ class UdpSocket:
         """Accept datagrams from anybody and by any interface again; a port that nobody named is given back."""
         self._check()
         self.raddr, self.rport = b"", 0
-        self.dev = None
+        self.bound_dev_if = 0
         self.saddr = self.bound_addr
         if self.lport and not self.port_given:
             self.table.leave(self)
@@ -228,7 +253,7 @@ class UdpSocket:
 
     def hears(self, group: bytes) -> bool:
         """Whether datagrams to a group are delivered here: joined by us, or by anybody unless IP_MULTICAST_ALL is off."""
-        return self.multicast_all or any(joined == group for _, joined in self.groups)
+        return (self.multicast_all if len(group) == 4 else self.multicast_all6) or any(joined == group for _, joined in self.groups)
 
     # --- sending ---
 
@@ -252,9 +277,19 @@ class UdpSocket:
         source = source or self.saddr
         if len(source) == 16 and len(daddr) == 4:
             source = source[12:]
-        if is_multicast(daddr):
+        four = len(daddr) == 4
+        if four and source and not self.transparent and not self._is_ours4(source):
+            raise OSError(errno.ENETUNREACH, "the source is not an address of this host")
+        if self.bound_dev_if:
+            dev = self.dev
+            if dev is None:
+                raise OSError(errno.ENODEV if four else errno.ENETUNREACH, f"no interface {self.bound_dev_if}")
+        elif is_multicast(daddr):
             dev = dev or self.multicast_dev
-        dst = self.stack.dst(daddr, b"" if is_multicast(source or b"\0") else source, self.dev or dev)
+        elif dev is None:
+            index = self.unicast_if if four else self.unicast_if6
+            dev = self.stack.device(index) if index else None
+        dst = self.stack.dst(daddr, b"" if is_multicast(source or b"\0") else source, dev)
         if dst.kind == BROADCAST and not self.broadcast:
             raise PermissionError(errno.EACCES, "broadcast without SO_BROADCAST")
         return dst
@@ -305,7 +340,7 @@ class UdpSocket:
 
     def too_long(self, dst: Dst, port: int, mtu: int) -> OSError:
         """For a sender to raise: the datagram does not fit and may not be cut: the error queue says how much would."""
-        if self.recverr:
+        if self.recverr if dst.family == 4 else self.recverr6:
             self.errors.append(ErrorReport(errno.EMSGSIZE, ORIGIN_LOCAL, 0, 0, mtu, b"", b"", _unwire(self.family, dst.daddr), port))
         return OSError(errno.EMSGSIZE, f"the path takes packets of {mtu} bytes")
 
@@ -315,6 +350,7 @@ class UdpSocket:
         """A datagram for this endpoint came in."""
         mib = self.stack.mib
         if self.rmem and self.rmem + datagram.truesize > self.rcvbuf:
+            self.drops += 1
             if self.family == 4:
                 mib.UdpRcvbufErrors += 1
                 mib.UdpInErrors += 1
@@ -326,25 +362,54 @@ class UdpSocket:
         self.queue.append(datagram)
         self._tell(POLLIN)
 
-    def recv(self, *, peek: bool = False) -> Datagram:
-        """The next datagram; `peek` leaves it there. Raises a pending error, or BlockingIOError when there is nothing."""
+    def recv(self) -> Datagram:
+        """The next datagram. Raises a pending error, or BlockingIOError when there is nothing."""
         self._check()
         self._raise_pending()
-        mib = self.stack.mib
-        if not self.queue:
-            raise BlockingIOError(errno.EAGAIN, "no datagram")
-        datagram = self.queue[0]
-        if peek and not datagram.bad:
-            return datagram
+        datagram = self._sound(0)
         del self.queue[0]
         self.rmem -= datagram.truesize
-        four = len(datagram.source) == 4
-        if datagram.bad:
-            mib.count("UdpInCsumErrors" if four else "Udp6InCsumErrors")
-            mib.count("UdpInErrors" if four else "Udp6InErrors")
-            raise BlockingIOError(errno.EAGAIN, "its checksum was wrong")
-        mib.count("UdpInDatagrams" if four else "Udp6InDatagrams")
+        self.stack.mib.count("UdpInDatagrams" if len(datagram.source) == 4 else "Udp6InDatagrams")
         return datagram
+
+    def peek(self) -> tuple[Datagram, int]:
+        """The datagram at `peek_off`, which stays, and where in it that is. Raises as `recv`.
+
+        The offset counts through all that is queued; an empty datagram is shown once to who looks on."""
+        self._check()
+        self._raise_pending()
+        index, offset = 0, max(self.peek_off, 0)
+        if self.peek_off >= 0:
+            for datagram in self.queue:
+                size = len(datagram.data)
+                if offset < size or (not offset and not datagram.seen):
+                    break
+                offset -= size
+                index += 1
+        datagram = self._sound(index)
+        if not datagram.data:
+            self.queue[index] = datagram._replace(seen=True)
+        return datagram, offset
+
+    def moved(self, count: int) -> None:
+        """`peek_off` follows a program that has looked at `count` bytes more, or (negative) taken them."""
+        if self.peek_off >= 0:
+            self.peek_off = max(self.peek_off + count, 0)
+
+    def _sound(self, index: int) -> Datagram:
+        """A queued datagram whose checksum is right; one that is not is dropped. Raises BlockingIOError."""
+        if index >= len(self.queue):
+            raise BlockingIOError(errno.EAGAIN, "no datagram")
+        datagram = self.queue[index]
+        if not datagram.bad:
+            return datagram
+        del self.queue[index]
+        self.rmem -= datagram.truesize
+        self.drops += 1
+        four = len(datagram.source) == 4
+        self.stack.mib.count("UdpInCsumErrors" if four else "Udp6InCsumErrors")
+        self.stack.mib.count("UdpInErrors" if four else "Udp6InErrors")
+        raise BlockingIOError(errno.EAGAIN, "its checksum was wrong")
 
     def poll(self) -> int:
         """Readiness bits."""
@@ -383,9 +448,10 @@ class UdpSocket:
 
     def icmp_error(self, number: int, hard: bool, family: int, kind: int, code: int, info: int, offender: bytes, quote: Quoted, raw: bytes) -> None:
         """The network said something about a datagram of ours."""
-        if not self.recverr and not (hard and self.raddr):
+        whole = self.recverr if family == 4 else self.recverr6
+        if not whole and not (hard and self.raddr):
             return
-        if self.recverr:
+        if whole:
             mtu = info if number == errno.EMSGSIZE else 0
             payload = quote.l4[8:]
             self.errors.append(ErrorReport(number, ORIGIN_ICMP[family], kind, code, mtu, offender, payload, quote.dst, quote.dport))
@@ -394,7 +460,7 @@ class UdpSocket:
 
     def path_mtu_report(self, daddr: bytes, mtu: int) -> bool:
         """A router said that the path takes only `mtu` bytes; whether that is an error for us."""
-        mode = self.pmtu_disc
+        mode = self.pmtu_disc if len(daddr) == 4 else self.pmtu_disc6
         if mode not in (INTERFACE, OMIT):
             try:
                 self.stack.pmtu.update(self.stack.dst(daddr, b"", self.dev), mtu)
@@ -409,7 +475,7 @@ class UdpSocket:
         if not self.raddr:
             raise OSError(errno.ENOTCONN, "not connected")
         dst = self._route(self._mapped(self.raddr))
-        if self.pmtu_disc in (INTERFACE, OMIT):
+        if (self.pmtu_disc if dst.family == 4 else self.pmtu_disc6) in (INTERFACE, OMIT):
             return dst.dev.mtu if dst.family == 4 else dst.dev.mtu6
         return dst.mtu
 

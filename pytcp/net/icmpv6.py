@@ -160,7 +160,7 @@ def send_echo(stack: Stack, dst: bytes, source: bytes, ident: int, seq: int, dat
     count_out(stack, ECHO)
     rest = ident.to_bytes(2, "big") + seq.to_bytes(2, "big") + data
     flow = stack.flow_label(source, dst, 0, 0, IPPROTO_ICMPV6) if stack.sysctl.auto_flowlabels else 0
-    ipv6.output(stack, way, source, IPPROTO_ICMPV6, seal(bytes((ECHO, 0, 0, 0)) + rest, source, dst), flow=flow, hops=hops)
+    ipv6.output(stack, way, source, IPPROTO_ICMPV6, seal(bytes((ECHO, 0, 0, 0)) + rest, source, dst), flow=flow, hops=hops or -1)
 
 
 def send_error(stack: Stack, pkt: Packet, kind: int, code: int, info: int) -> None:

@@ -151,14 +151,14 @@ def output(
     *,
     tclass: int = 0,
     flow: int = 0,
-    hops: int = 0,
+    hops: int = -1,
     fragment: bool = True,
     mtu: int = 0,
     gso_size: int = 0,
 ) -> int:
     """Send one packet, in fragments where it must be.
 
-    hops: 0 = what a router advertised, or the sysctl; 1 for multicast. mtu: bytes of a packet, 0 = the
+    hops: -1 = what a router advertised, or the sysctl; 1 for multicast. mtu: bytes of a packet, 0 = the
     path's. gso_size: `payload` is a UDP header and so many bytes of each of many datagrams (`uso`).
     Returns 0, or -EMSGSIZE for one that is too long and must not be fragmented.
     """
@@ -173,7 +173,7 @@ def output(
     if multicast:
         mib.Ip6OutMcastPkts += 1
         mib.Ip6OutMcastOctets += size
-    if hops == 0:
+    if hops < 0:
         hops = 1 if multicast else dst.hoplimit or stack.sysctl.hop_limit
     limit = mtu or dst.mtu
     room = dst.dev.room

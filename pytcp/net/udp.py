@@ -149,8 +149,8 @@ def _score(sock: UdpSocket, local: bytes, remote: bytes, rport: int, dev: Interf
         if sock.rport != rport:
             return -1
         score += 4
-    if sock.dev is not None:
-        if sock.dev is not dev:
+    if sock.bound_dev_if:
+        if dev is None or sock.bound_dev_if != dev.index:
             return -1
         score += 4
     return score
@@ -203,12 +203,14 @@ def receive(stack: Stack, pkt: Packet) -> None:
         return
     gso_size = uso.size_of(pkt, ulen - 8)
     size = rx_truesize(pkt.frame_len)
+    new = datagram.Datagram
     for sock in socks:
+        stamp_ns = stack.realtime_ns() if sock.stamps else 0
         if gso_size and not sock.gro:
-            for payload, size in uso.pieces(pkt, data, gso_size):
-                sock.queue_datagram(datagram.Datagram(payload, pkt.src, sport, pkt.dst, dev, pkt.ttl, pkt.tos, bad, size))
+            for part, one in uso.pieces(pkt, data, gso_size):
+                sock.queue_datagram(new(part, pkt.src, sport, pkt.dst, dev, pkt.ttl, pkt.tos, bad, one, pkt.flow, sock.drops, stamp_ns))
         else:
-            sock.queue_datagram(datagram.Datagram(data[8:], pkt.src, sport, pkt.dst, dev, pkt.ttl, pkt.tos, bad, size, gso_size))
+            sock.queue_datagram(new(data[8:], pkt.src, sport, pkt.dst, dev, pkt.ttl, pkt.tos, bad, size, pkt.flow, sock.drops, stamp_ns, gso_size))
 
 
 def _count_bad(stack: Stack, four: bool) -> None:
@@ -272,4 +274,4 @@ def concerns(stack: Stack, packet: bytes, dev: Interface) -> bool:
     at = where.offset
     ports = packet[at] << 8 | packet[at + 1], packet[at + 2] << 8 | packet[at + 3]
     sock = stack.udp.lookup(packet[8:24], ports[0], packet[24:40], ports[1], dev)
-    return sock is not None and sock.dev is dev
+    return sock is not None and sock.bound_dev_if == dev.index

@@ -37,6 +37,7 @@ class Control(NamedTuple):
     dev: Interface | None = None
     dontfrag: bool | None = None
     gso_size: int | None = None
+    flow: int = 0  # IPv6 flow label
 
 
 PLAIN = Control()
@@ -100,8 +101,9 @@ def send4(sock: UdpSocket, dst: Dst, saddr: bytes, data: bytes, port: int, contr
 def send6(sock: UdpSocket, dst: Dst, saddr: bytes, data: bytes, port: int, control: Control) -> None:
     """Send over IPv6. Raises OSError EMSGSIZE, EINVAL."""
     stack = sock.stack
-    mode = sock.pmtu_disc
-    mtu = dst.mtu if mode <= DO else dst.dev.mtu6
+    mode = sock.pmtu_disc6
+    path = dst.mtu if mode <= DO else dst.dev.mtu6
+    mtu = min(path, sock.frag_size or path)
     gso_size = sock.gso_size if control.gso_size is None else control.gso_size
     whole = sock.dontfrag if control.dontfrag is None else control.dontfrag
     if HEADERS6 + len(data) > mtu and not gso_size and (whole or mode in (DO, PROBE, INTERFACE)):
@@ -112,13 +114,14 @@ def send6(sock: UdpSocket, dst: Dst, saddr: bytes, data: bytes, port: int, contr
         stack.mib.Ip6OutRequests += 1  # Linux refuses it that late
         raise
     labelled = sock.autoflowlabel and stack.sysctl.auto_flowlabels
-    flow = stack.flow_label(saddr, dst.daddr, sock.lport, port, IPPROTO_UDP) if labelled else 0
+    flow = control.flow or (stack.flow_label(saddr, dst.daddr, sock.lport, port, IPPROTO_UDP) if labelled else 0)
     multicast = dst.kind == MULTICAST
-    hops = control.ttl if control.ttl is not None else sock.multicast_ttl if multicast else sock.ttl
-    tos = sock.tos if control.tos is None else control.tos
+    hops = control.ttl if control.ttl is not None else sock.multicast_hops if multicast else sock.hops
+    tclass = sock.tclass if control.tos is None else control.tos
     datagram = _datagram(saddr, dst.daddr, sock.lport, port, data, sock.no_check6_tx, gso_size)
     stack.mib.Udp6OutDatagrams += 1
-    selfcopy.send(stack, dst, saddr, datagram, tos, hops or stack.sysctl.hop_limit, sock.multicast_loop, gso_size)
+    selfcopy.send(stack, dst, saddr, datagram, tclass, stack.sysctl.hop_limit if hops < 0 else hops, sock.multicast_loop6, gso_size)
     if multicast and not hops:
         return  # for this host only
-    ipv6.output(stack, dst, saddr, IPPROTO_UDP, datagram, tclass=tos, flow=flow, hops=hops, mtu=mtu, gso_size=gso_size)
+    limit = mtu if HEADERS6 + len(data) > path else path  # IPV6_MTU says how long fragments are, not when there are any
+    ipv6.output(stack, dst, saddr, IPPROTO_UDP, datagram, tclass=tclass, flow=flow, hops=hops, mtu=limit, gso_size=gso_size)

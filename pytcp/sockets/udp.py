@@ -142,13 +142,13 @@ class DatagramSocket:
         raw, port, dev = self._where(address)
         udp.bind(raw, port)
         if dev is not None:
-            udp.dev = dev
+            udp.bound_dev_if = dev.index
 
     def connect(self, address: SockAddr) -> None:
         """Fix the peer: others are not heard, and errors of the network are told. Raises ENETUNREACH, EACCES, ..."""
         udp = self.check_open()
         raw, port, dev = self._where(address)
-        if dev is None and udp.dev is None and is_link_local(raw):
+        if dev is None and not udp.bound_dev_if and is_link_local(raw):
             raise oserror(errno.EINVAL, "a link-local peer needs an interface")
         udp.connect(raw, port, dev)
 
@@ -262,7 +262,7 @@ class DatagramSocket:
     def recv(self, bufsize: int, flags: int = 0) -> bytes:
         """The next datagram, cut to `bufsize` bytes: the rest of it is lost.
 
-        flags: MSG_PEEK leaves it queued. With MSG_TRUNC the result has the datagram's length, its end zeros.
+        flags: MSG_PEEK leaves it queued (from SO_PEEK_OFF on). With MSG_TRUNC the result has the datagram's length, its end zeros.
         Raises BlockingIOError when there is none, and a pending error of the network, once."""
         return self.recvmsg(arguments.size(bufsize, "recv"), 0, flags)[0]
 
@@ -292,13 +292,16 @@ class DatagramSocket:
         udp = self.check_open()
         if flags & MSG_ERRQUEUE:
             return self._recv_error(udp, bufsize, ancbufsize)
-        datagram = udp.recv(peek=bool(flags & MSG_PEEK))
+        datagram, at = udp.peek() if flags & MSG_PEEK else (udp.recv(), 0)
         ancillary, result = cmsg.fit(udp_control.ancillary(self, udp, datagram), ancbufsize)
-        data = datagram.data
-        if len(data) > bufsize:
-            result |= MSG_TRUNC
-            data = data[:bufsize] + bytes(len(data) - bufsize) if flags & MSG_TRUNC else data[:bufsize]
-        return bytes(data), ancillary, result, self._sender(datagram)
+        whole = len(datagram.data)
+        data = datagram.data[at : at + bufsize]
+        if bufsize <= whole - at and bufsize < whole:
+            result |= MSG_TRUNC  # also when the rest behind SO_PEEK_OFF just fits
+        if flags & MSG_TRUNC:
+            data += bytes(whole - len(data))
+        udp.moved(len(data) if flags & MSG_PEEK else -len(data))
+        return data, ancillary, result, self._sender(datagram)
 
     def _sender(self, datagram: Datagram) -> SockAddr:
         return self._shown(datagram.source, datagram.sport, datagram.dev)
@@ -345,7 +348,7 @@ class DatagramSocket:
     def getsockopt(self, level: int, option: int, buflen: int = 0) -> int | bytes:
         """The value of an option: an int, or with `buflen` the bytes Linux would copy out."""
         level, option, buflen = arguments.query(level, option, buflen)
-        if (level, option) == (udp_options.SOL_SOCKET, udp_options.SO_PEERNAME):
+        if (level, option) == (cmsg.SOL_SOCKET, udp_options.SO_PEERNAME):
             return peername(self.getpeername(), buflen)
         return udp_options.getsockopt(self, self.check_open(), level, option, buflen)
 

@@ -189,13 +189,18 @@ def _set_v6only(sk: Sock, value: int) -> None:
     sk.v6only = bool(value)
 
 
-def _set_addr_preferences(sk: Sock, value: int) -> None:
-    """At most one preference of each kind; what is not named returns to its default (RFC 5014)."""
+def addr_preferences(value: int) -> int:
+    """What IPV6_ADDR_PREFERENCES reads after `value` was set: at most one preference of each kind, and what is not named returns to
+    its default (RFC 5014). Raises OSError EINVAL."""
     pubtmp = value & (PREFER_SRC_TMP | PREFER_SRC_PUBLIC | PREFER_SRC_PUBTMP_DEFAULT)
     home = value & (PREFER_SRC_HOME | PREFER_SRC_COA)
     cga = value & (PREFER_SRC_CGA | PREFER_SRC_NONCGA)
     check(pubtmp.bit_count() <= 1 and home.bit_count() <= 1 and cga.bit_count() <= 1)
-    keep(sk, (IPPROTO_IPV6, IPV6_ADDR_PREFERENCES), (pubtmp or PREFER_SRC_PUBTMP_DEFAULT) | (home or PREFER_SRC_HOME))
+    return (pubtmp or PREFER_SRC_PUBTMP_DEFAULT) | (home or PREFER_SRC_HOME)
+
+
+def _set_addr_preferences(sk: Sock, value: int) -> None:
+    keep(sk, (IPPROTO_IPV6, IPV6_ADDR_PREFERENCES), addr_preferences(value))
 
 
 def _set_options(sk: Sock, value: bytes) -> None:
@@ -212,7 +217,7 @@ def _set_unicast_if(key: Key) -> ByteSetter:
         index = int.from_bytes(value[:4], "big")
         if index and not sk.host.dev_name(index):
             fail(errno.EADDRNOTAVAIL)
-        check(not sk.bound_dev_if or not index or index == sk.bound_dev_if)
+        check(not sk.bound_dev_if or not index)
         keep(sk, key, INT.unpack_from(value)[0])
 
     return setter

@@ -633,10 +633,14 @@ class Replay:
         return 0
 
     def _option(self, sock: UdpSocket, name: str, value: str) -> None:
-        if name in ("IP_RECVERR", "IPV6_RECVERR"):
+        if name == "IP_RECVERR":
             sock.recverr = value == "1"
-        elif name in ("IP_MTU_DISCOVER", "IPV6_MTU_DISCOVER"):
+        elif name == "IPV6_RECVERR":
+            sock.recverr6 = value == "1"
+        elif name == "IP_MTU_DISCOVER":
             sock.pmtu_disc = int(value)
+        elif name == "IPV6_MTU_DISCOVER":
+            sock.pmtu_disc6 = int(value)
         elif name == "SO_REUSEADDR":
             sock.reuseaddr = value == "1"
         elif name == "IP_MULTICAST_ALL":
@@ -644,7 +648,7 @@ class Replay:
         elif name == "IPV6_DONTFRAG":
             sock.dontfrag = value == "1"
         elif name == "SO_BINDTODEVICE":
-            sock.dev = self.stack.interface(bytes.fromhex(value).decode())
+            sock.bound_dev_if = self.stack.interface(bytes.fromhex(value).decode()).index
         elif name == "SO_RCVBUF":
             sock.set_rcvbuf(int(value))
         elif name == "UDP_NO_CHECK6_RX":

@@ -111,6 +111,15 @@ def test_a_name_is_looked_up_and_read_back_only_whole() -> None:
     on_two_networks(program)
 
 
+def test_a_bound_socket_takes_no_unicast_interface_not_even_its_own() -> None:
+    async def program(host: Host) -> None:
+        sock = host.socket("va")
+        outcomes = {index: refused(lambda index=index: sock.setsockopt(0, 50, index.to_bytes(4, "big"))) for index in (0, 2, 3, 99)}  # type: ignore[misc]
+        assert outcomes == {0: None, 2: "EINVAL", 3: "EINVAL", 99: "EADDRNOTAVAIL"}
+
+    on_two_networks(program)
+
+
 @pytest.mark.parametrize(
     ("target", "device", "expected", "source"),
     [

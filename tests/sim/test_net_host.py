@@ -310,7 +310,7 @@ def test_an_ipv6_redirect_about_a_datagram_counts_for_sockets_bound_to_the_devic
         stack.remove_route(stack.routes6.find(bytes(16), 0)[0])
         stack.add_route("default6", via="fe80::12", dev=dev)
         sock = stack.udp.socket(6)
-        sock.dev = dev if bound else None
+        sock.bound_dev_if = dev.index if bound else 0
         sock.connect(far, 9)
         sock.send(b"x")
         stack.flush()
@@ -395,7 +395,7 @@ def test_the_closest_endpoint_gets_the_datagram_and_of_equals_the_latest() -> No
     for bind, peer, device in ((b"", b"", None), (b"", b"", dev), (HOST4, b"", None), (HOST4, PEER4, None)):
         sock = stack.udp.socket(4)
         sock.reuseaddr = True
-        sock.dev = device
+        sock.bound_dev_if = device.index if device is not None else 0
         sock.bind(bind, 5000)
         if peer:
             sock.connect(peer, 4000)

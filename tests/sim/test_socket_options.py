@@ -1,4 +1,4 @@
-"""Every option number of a TCP socket, known or not: what the kernel answers, through the socket that programs hold."""
+"""Every option number of a TCP and of a UDP socket, known or not: what the kernel answers, through the socket that programs hold."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import pytest
 from pytcp.link.pipe import pipe_pair
 from pytcp.sockets.open import open_stack, run_virtual
 from pytcp.sockets.socket import Socket
+from pytcp.sockets.udp import DatagramSocket
 
 from .streams import B4, B6, PORT, World, runtime, simulate
 
 MEASURED = Path(__file__).parents[1] / "data" / "socket_option_numbers.txt"
 VALUES = (-1, 0, 1, 2, 255, 256)
-FAMILIES = {"tcp4": int(stdlib.AF_INET), "tcp6": int(stdlib.AF_INET6)}
+FAMILIES = {"4": int(stdlib.AF_INET), "6": int(stdlib.AF_INET6)}
 
 # what is not the same, and why
 DIFFERENT: dict[int, dict[str, set[int]]] = {
@@ -40,6 +41,20 @@ DIFFERENT: dict[int, dict[str, set[int]]] = {
     },
     41: {
         "extension headers, IPsec, multicast sources: of no use to a stream": {1, 6, 27, 28, 32, 34, 35, *range(42, 49), 50, 54, 55, 57, 59, 61, 68, 69, 80},
+    },
+}
+DIFFERENT_ON_UDP: dict[int, dict[str, set[int]]] = {
+    0: {
+        "no IP options are sent": {4},
+        "IPsec policies, netfilter and multicast sources": {16, 17, *range(37, 49), 83, *range(96, 100)},
+    },
+    1: {
+        "time stamps of what is sent, memory that is not copied": {37, 60, 65},
+        "filters, Unix sockets and namespaces of the kernel": {59, 68, 70, 71, 77, 80},
+        "the cookie is random": {57},
+    },
+    41: {
+        "extension headers, anycast, IPsec, multicast sources, what the path takes": {1, 6, 27, 28, 32, 34, 35, *range(42, 49), 50, 54, 55, 57, 59, 61, 68, 69},
     },
 }
 APART = {(level, number) for level, reasons in DIFFERENT.items() for numbers in reasons.values() for number in numbers}
@@ -65,10 +80,10 @@ def tried(call: Callable[[], int | bytes | None]) -> str:
     return "ok" if result is None else str(result)
 
 
-def answer(make: Callable[[], Socket], level: int, number: int) -> str:
+def answer(make: Callable[[], Socket | DatagramSocket], level: int, number: int) -> str:
     """What one option of fresh sockets does, in the table's words."""
 
-    def sets(value: int | bytes) -> tuple[str, Socket]:
+    def sets(value: int | bytes) -> tuple[str, Socket | DatagramSocket]:
         sock = make()
         return tried(lambda: sock.setsockopt(level, number, value)), sock
 
@@ -97,11 +112,14 @@ def test_the_peers_address_is_a_struct_sockaddr_and_no_buffer_may_be_longer() ->
 
 
 @pytest.mark.parametrize("level", [0, 1, 6, 17, 41])
-@pytest.mark.parametrize("name", FAMILIES)
-def test_every_option_number_of_a_stream_is_answered_as_the_kernel_answers_it(name: str, level: int) -> None:
+@pytest.mark.parametrize("name", ["tcp4", "tcp6", "udp4", "udp6"])
+def test_every_option_number_is_answered_as_the_kernel_answers_it(name: str, level: int) -> None:
     rows = table()[name, level]
-    apart = {number for at, number in APART | (APART_ON_IPV6 if name == "tcp6" else set()) if at == level}
-    if name == "tcp4" and level == 41:
+    if name.startswith("udp"):
+        apart = {number for numbers in DIFFERENT_ON_UDP.get(level, {}).values() for number in numbers}
+    else:
+        apart = {number for at, number in APART | (APART_ON_IPV6 if name == "tcp6" else set()) if at == level}
+    if name in ("tcp4", "udp4") and level == 41:
         apart = set()  # one answer for all
     filters = {26, 27, 49, 50, 51, 52} if level == 1 else set(range(64, 68)) if level in (0, 41) else set()
 
@@ -109,11 +127,12 @@ def test_every_option_number_of_a_stream_is_answered_as_the_kernel_answers_it(na
         link, _ = pipe_pair(runtime().heap)
         async with open_stack(link=link) as stack:
             wrong, same = [], []
+            make: Callable[[int], Socket | DatagramSocket] = stack.datagram_socket if name.startswith("udp") else stack.socket
             for number in [*range(100), *range(101, 105)]:
                 if number in filters:
                     continue
                 expected = rows.get(number, rows["*"])
-                found = answer(lambda: stack.socket(FAMILIES[name]), level, number)
+                found = answer(lambda: make(FAMILIES[name[-1]]), level, number)
                 if number in apart and found == expected:
                     same.append(number)
                 if number not in apart and found != expected:
