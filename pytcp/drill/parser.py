@@ -370,6 +370,8 @@ class Parser:
             return Opt(kind, key=self._string())
         if kind == "md5":
             return Opt(kind, data=self._hex(optional=True, most=16))
+        if kind == "raw":
+            return Opt(kind, data=self._hex(optional=False, most=40))
         if kind == "ECN":
             names: list[str] = []
             values: list[int] = []
@@ -377,7 +379,7 @@ class Parser:
                 names.append(scan.word())
                 values.append(scan.bounded("byte counter", 0xFFFFFF))
             return Opt(kind, tuple(values), names=tuple(names))
-        scan.fail(f"no TCP option {kind!r}: mss, wscale, sackOK, sack, TS, nop, eol, FO, FOEXP, md5, ECN", start)
+        scan.fail(f"no TCP option {kind!r}: mss, wscale, sackOK, sack, TS, nop, eol, FO, FOEXP, md5, ECN, raw", start)
 
     def _hex(self, optional: bool, most: int) -> bytes:
         scan = self.scan

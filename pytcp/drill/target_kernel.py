@@ -456,7 +456,9 @@ class KernelCalls:
                 raw = _sockaddr(_sock(handle).family, address)
                 return _checked(_libc.sendto(fd, None, ctypes.c_size_t(parts.size), flags, raw, len(raw)))
             return _checked(_libc.send(fd, None, ctypes.c_size_t(parts.size), flags))
-        if call in ("write", "writev"):
+        if call == "write":
+            return os.write(fd, b"".join(parts))
+        if call == "writev":
             return os.writev(fd, parts)
         flags |= socket.MSG_NOSIGNAL
         if call == "sendmsg":
@@ -479,6 +481,10 @@ class KernelCalls:
             return b""
         if call == "read":
             return os.read(fd, size)
+        if not size:
+            # Python would not ask the kernel
+            _checked(_libc.recv(fd, b"", ctypes.c_size_t(0), flags))
+            return b""
         data: bytes = _sock(handle).recv(size, flags)
         return data
 

@@ -137,12 +137,13 @@ class PytcpTarget:
 
     name = "pytcp"
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, boot_ns: int = BOOT_NS) -> None:
+        """boot_ns: how long the host has been up when the script starts, which says where ticks and the timer wheel stand."""
         self.setup = setup
         self.runtime = VirtualRuntime()
-        self.runtime.heap.now_ns = BOOT_NS
+        self.runtime.heap.now_ns = boot_ns
         self.wire = Wire(self.runtime.heap, setup.mtu)
-        self.wire.start_ns = BOOT_NS
+        self.wire.start_ns = boot_ns
         self.captured = self.wire.captured
         self.stack: Stack
         self.shells: Shell
@@ -376,6 +377,8 @@ class PytcpCalls:
                 yield
             return handle.take(size)
         handle = _sock(handle)
+        if not size and call in ("read", "readv"):
+            return b""  # in any state: the socket is not asked
         wait = not (handle.nonblocking or flags & MSG_DONTWAIT)
         got = b""
         while True:

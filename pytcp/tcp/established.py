@@ -104,7 +104,8 @@ def predicted(sk: Sock, seg: Segment) -> bool:
         sk.duplicate_sack = None
     else:
         # what tcp_ack leaves behind when SEG.ACK = SND.UNA
-        sk.snd_wl1 = rcv_nxt
+        if rcv_nxt > sk.snd_wl1:
+            sk.snd_wl1 = rcv_nxt
         sk.sk_err_soft = 0
         sk.probes_out = 0
         sk.rcv_tstamp_ns = now

@@ -254,7 +254,7 @@ def _crossing_syn(sk: Sock, seg: Segment, saw_tstamp: bool) -> None:
     sk.snd_wnd = sk.max_window = seg.window
     sk.snd_wl1 = sk.irs
     _settle_header(sk)
-    _settle_scale(sk)
+    # our scale stays as offered whatever the peer's SYN says: the SYN-ACK repeats our SYN
     ecn.rcv_syn(sk, seg)
     mtu_probe.init(sk)
     mtu.sync_mss(sk, sk.pmtu_cookie)
@@ -304,12 +304,18 @@ def syn_recv_established(sk: Sock, seg: Segment) -> None:
     sk.delivered += 1
     if sk.fastopen is not None and sk.fastopen.request is not None:
         req = sk.fastopen.request
-        if not sk.srtt_us and not req.num_retrans:
-            rtt.synack_rtt_meas(sk, sk.host.now_ns // 1000 - req.snt_synack_us)
+        if not sk.srtt_us:
+            if not req.num_retrans:
+                rtt.synack_rtt_meas(sk, sk.host.now_ns // 1000 - req.snt_synack_us)
+            elif sk.tstamp_ok and sk.rcv_tsecr:
+                rtt.synack_rtt_meas(sk, rtt.tsecr_rtt_us(sk))
         if sk.tstamp_ok:
             sk.advmss -= TSTAMP_ALIGNED
         fastopen.established(sk)
     else:
+        if not sk.srtt_us and sk.tstamp_ok and sk.rcv_tsecr:
+            # which of our SYNs was meant the echo says
+            rtt.synack_rtt_meas(sk, rtt.tsecr_rtt_us(sk))
         undo_spurious_syn(sk)
         sk.retrans_stamp = 0
         if sk.tstamp_ok:

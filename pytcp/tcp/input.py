@@ -121,10 +121,10 @@ def _established_slow(sk: Sock, seg: Segment) -> None:
     _note_timestamp(sk, seg)
     if not validate_incoming(sk, seg, True):
         return
-    if ack.tcp_ack(sk, seg, FLAG_SLOWPATH | FLAG_UPDATE_TS_RECENT) < 0:
-        return
     if seg.tos & 3:
         ecn.received(sk, seg)
+    if ack.tcp_ack(sk, seg, FLAG_SLOWPATH | FLAG_UPDATE_TS_RECENT) < 0:
+        return
     if seg.saw_tstamp and sk.tstamp_ok:
         drs.rcv_rtt_measure_ts(sk, seg)
     if seg.flags & URG or sk.urg_data:

@@ -272,7 +272,7 @@ class Sock:
 
         self.mss_cache = 536
         self.mss_clamp = 536
-        self.advmss = 65535
+        self.advmss = 0
         self.user_mss = 0
         self.pmtu_cookie = 0
         self.tcp_header_len = 20
@@ -388,7 +388,7 @@ class Sock:
         self.window_due = -1  # the window the ACK decision has just worked out, for the header that follows
         self.window_clamp = 0
         self.rcv_ssthresh = 0
-        self.rcv_mss = 536
+        self.rcv_mss = 0
         self.rcv_small_len = 0
         self.scaling_ratio = sysctl.scaling_ratio_default
         self.rcvq_space = 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from .const import CLOSE, MSG_PEEK, POLLIN, POLLPRI, RCV_SHUTDOWN, SF_DEAD, SF_DONE, URG
+from .const import CLOSE, LISTEN, MSG_PEEK, POLLIN, POLLPRI, RCV_SHUTDOWN, SF_DEAD, SF_DONE, URG
 
 if TYPE_CHECKING:
     from pytcp.wire.tcp import Segment
@@ -67,6 +67,8 @@ def recv_urg(sk: Sock, flags: int) -> int:
 
     Returns it, or -1 at the end of the stream. Raises OSError: EINVAL when there is none, EAGAIN when
     it is announced but has not come, ENOTCONN on a socket that never had a connection."""
+    if sk.state == LISTEN:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
     if sk.rx_opt_oobinline or not sk.urg_data or sk.urg_data == READ:
         raise OSError(errno.EINVAL, "Invalid argument")
     if sk.state == CLOSE and not sk.sock_flags & SF_DONE:
