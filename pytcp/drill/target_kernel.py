@@ -99,7 +99,7 @@ class KernelTarget:
         self._stack.callback(sys.setswitchinterval, interval)
         sys.setswitchinterval(SWITCH_S)
         if urgent():
-            self._stack.callback(_ordinary)
+            self._stack.callback(ordinary)
         self._worker = Worker(self._ring, self.now)
 
     def _open_tun(self) -> None:
@@ -287,7 +287,8 @@ def urgent() -> bool:
     return True
 
 
-def _ordinary() -> None:
+def ordinary() -> None:
+    """Take back what `urgent` has done."""
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 

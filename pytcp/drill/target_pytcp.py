@@ -22,7 +22,7 @@ from pytcp.net.stack import Stack
 from pytcp.sockets.cmsg import MSG_ERRQUEUE
 from pytcp.sockets.epoll import Epoll
 from pytcp.sockets.socket import IOCTLS, MSG_FASTOPEN, MSG_ZEROCOPY, SIOCATMARK, Socket, StackHost
-from pytcp.tcp.const import MSG_PEEK, MSG_WAITALL, SYN_RECV, SYN_SENT
+from pytcp.tcp.const import MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL, SYN_RECV, SYN_SENT
 from pytcp.tcp.info import TcpInfo
 
 from .blocking import Sleeper, Waits
@@ -380,6 +380,10 @@ class PytcpCalls:
         if not size and call in ("read", "readv"):
             return b""  # in any state: the socket is not asked
         wait = not (handle.nonblocking or flags & MSG_DONTWAIT)
+        if not size and not flags & MSG_OOB:
+            # room for nothing still waits for something, which Python's recv(0) does not
+            yield from self.recv(handle, 1, flags & ~(MSG_WAITALL | MSG_TRUNC) | MSG_PEEK, call)
+            return b""
         got = b""
         while True:
             try:

@@ -141,6 +141,11 @@ class TcpHost(TcpOutput):
             entry = self.table.get(key + _IFINDEX(iif))
         if entry is None:
             entry = self._find_listener(pkt.family, pkt.dst, seg.dport, iif, pkt.src + _PORTS(seg.sport, seg.dport))
+        if seg.md5 is not None and not isinstance(entry, TimeWait):
+            # a signature nobody asked for, or options in which none can be looked for: no answer, not even a reset
+            if seg.md5 and entry is not None:
+                mib.TCPMD5Unexpected += 1
+            return
         if entry is None:
             if self.sysctl.flowlabel_reflect & REFLECT_RESET:
                 self._reset_flow = pkt.flow

@@ -55,15 +55,22 @@ def oow_rate_limited(who: Limited, seg: Segment, counter: str) -> bool:
     return _limited(who, counter)
 
 
+def allowed(who: Limited) -> bool:
+    """Whether the limits let a suspicious segment be answered now; it is counted as answered."""
+    if _limited(who, "TCPACKSkippedChallenge"):
+        return False
+    host = who.host
+    limit = host.sysctl.tcp_challenge_ack_limit
+    if limit != INT_MAX and not _take_budget(host, limit):
+        return False
+    host.mib.TCPChallengeACK += 1
+    return True
+
+
 def send_challenge_ack(sk: Sock) -> None:
     """Answer a suspicious segment with a pure ACK, within the limits."""
-    if _limited(sk, "TCPACKSkippedChallenge"):
-        return
-    limit = sk.sysctl.tcp_challenge_ack_limit
-    if limit != INT_MAX and not _take_budget(sk.host, limit):
-        return
-    sk.mib.TCPChallengeACK += 1
-    xmit.send_ack(sk)
+    if allowed(sk):
+        xmit.send_ack(sk)
 
 
 def _take_budget(host: Host, limit: int) -> bool:

@@ -269,8 +269,10 @@ def take_data(sk: Sock, seg: Segment) -> None:
         return
     of(sk).syn_data_acked = True
     sk.segs_in = seg.nsegs
-    sk.data_segs_in = seg.nsegs if seg.length else 0
+    if seg.length:
+        sk.data_segs_in += seg.nsegs
     reassembly.take_syn_data(sk, seg)
+    sk.bytes_received = seg.length
 
 
 # ---------------------------------------------------------------- a child before its last ACK

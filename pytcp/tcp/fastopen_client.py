@@ -123,6 +123,7 @@ def send_syn(sk: Sock, syn: Skb) -> int:
 def _send_with_data(sk: Sock, syn: Skb, state: FastOpen) -> int:
     view = memoryview(state.data if state.data is not None else b"").cast("B")
     sk.mss_clamp = handshake.clamp_mss(sk, sk.mss_clamp)
+    mtu.sync_mss(sk, sk.pmtu_cookie)
     size = min(len(view), mtu.mtu_to_mss(sk, sk.pmtu_cookie) + sk.tcp_header_len - handshake.TCP_HEADER - OPTION_ROOM)
     if size <= 0:
         return xmit.transmit_skb(sk, syn)
@@ -224,6 +225,7 @@ def detect_blackhole(sk: Sock, expired: bool) -> None:
         return
     if sk.retransmits == 2 or (sk.retransmits < 2 and expired):
         _pause(sk)
+        sk.mib.TCPFastOpenActiveFail += 1
 
 
 def ended(sk: Sock) -> None:

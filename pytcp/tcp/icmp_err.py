@@ -111,6 +111,8 @@ def error(host: Host, entry: Any, family: int, quote: bytes, kind: int, code: in
 
     `quote`: the segment from its TCP header on, at least 8 bytes. `info`: the MTU of "fragmentation needed" and
     "packet too big"."""
+    if family == 4 and kind == TIME_EXCEEDED and code:
+        return  # reassembly time exceeded never gets to the connection, whatever it quotes
     seq32 = int.from_bytes(quote[4:8], "big")
     if isinstance(entry, request.Request):
         _half_open(entry, family, seq32, kind, code)
@@ -168,7 +170,8 @@ def _report(sk: Sock, record: QueuedError) -> None:
     """End a connection attempt with the error; keep it for an established one."""
     accepted_early = sk.fastopen is not None and sk.fastopen.request is not None and sk.parent is None
     if sk.state == SYN_SENT or (sk.state == SYN_RECV and not accepted_early):
-        if sk.recverr:
+        if sk.recverr or record.origin == ORIGIN_ICMP:
+            # IPv4 does so without IP_RECVERR, too (measured)
             enqueue(sk, record)
         close.done_with_error(sk, record.errno)
     elif sk.state != LISTEN:

@@ -55,6 +55,7 @@ class TcpMib:
     PAWSEstab: int = 0
     PAWSOldAck: int = 0
     PAWSTimewait: int = 0
+    TCPMD5Unexpected: int = 0
     TCPChallengeACK: int = 0
     TCPSYNChallenge: int = 0
     TCPACKSkippedSynRecv: int = 0

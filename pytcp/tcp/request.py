@@ -273,8 +273,9 @@ class Request:
                 if child is None:
                     self._schedule()
             return False
-        if child is None and flg & ACK and (seg.ack - self.snt_isn - 1) & M32:
-            reset.send_reset(self.listener, seg)
+        if child is None and flg & (ACK | RST) == ACK and (seg.ack - self.snt_isn - 1) & M32:
+            # perhaps that of a SYN cookie
+            listen.receive(self.listener, seg)
             return False
         rcv_nxt = self.rcv_nxt
         if paws or echo_wrong or not timewait.in_window(start, end, rcv_nxt, rcv_nxt + min(self.rcv_wnd, 65535)):
@@ -284,6 +285,11 @@ class Request:
                 self.mib.PAWSEstab += 1
             elif echo_wrong:
                 self.mib.TSEcrRejected += 1
+            return False
+        if flg & RST and start != rcv_nxt:
+            # RFC 5961 §3.2 holds before the connection is there, too (6.18)
+            if challenge.allowed(self):
+                self._send_ack(seg.tos)
             return False
         if start == rcv_isn:
             # a SYN repeated together with the ACK: its number lies before the window
@@ -297,11 +303,7 @@ class Request:
             else:
                 reset.send_reset(child, seg)
             return False
-        if not flg & ACK:
-            return False
-        if saw_tstamp and start <= rcv_nxt:
-            self.ts_recent = seg.tsval
-        return True
+        return bool(flg & ACK)
 
     def _embryonic_reset(self, seg: Segment) -> None:
         reset.send_reset(self.listener, seg)
@@ -343,7 +345,7 @@ class Request:
         first = self.snt_isn + 1
         child.snd_una = child.snd_nxt = child.write_seq = child.pushed_seq = child.snd_sml = child.snd_up = first
         child.segs_in = 1
-        child.lrcvtime_ns = self.host.now_ns
+        child.lrcvtime_ns = child.lsndtime_ns = self.host.now_ns
         child.sack_ok = self.sack_ok
         child.wscale_ok = self.wscale_ok
         child.window_clamp = self.window_clamp
@@ -357,7 +359,8 @@ class Request:
         child.tstamp_ok = self.tstamp_ok
         child.ts_offset = self.ts_offset
         if self.tstamp_ok:
-            child.ts_recent = self.ts_recent
+            # (a bare ACK that TCP_DEFER_ACCEPT has dropped leaves no trace)
+            child.ts_recent = seg.tsval if seg.saw_tstamp and not seg.flags & SYN and seg.seq <= self.rcv_nxt else self.ts_recent
             child.ts_recent_stamp_s = timewait.now_s(self.host)
             child.tcp_header_len = handshake.TCP_HEADER + TSTAMP_ALIGNED
         if self.num_timeout:

@@ -49,6 +49,7 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
     """
     state_bit = 1 << sk.state
     if not state_bit & (SF_ESTABLISHED | SF_CLOSE_WAIT):
+        rate.check_app_limited(sk)
         if sk.sk_err:
             _raise_pending(sk)
         if sk.shutdown & SEND_SHUTDOWN or not state_bit & (SF_SYN_SENT | SF_SYN_RECV):

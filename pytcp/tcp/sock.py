@@ -165,7 +165,7 @@ class Sock:
         "rack_last_delivered", "tlp_high_seq", "tlp_retrans", "frto", "sack_reneged", "total_rto", "total_rto_recoveries", "total_rto_time_ms", "rto_stamp",
         # --- delivery rate (rate) ---
         "first_tx_us", "delivered_us", "rate_delivered", "rate_interval_us", "rate_app_limited",
-        # --- pacing (pacing, sockopt_tcp, handshake, listen, sockopt, timers, xmit, cong) ---
+        # --- pacing (pacing, sockopt_tcp, handshake, listen, sockopt, timers, xmit, cong, request) ---
         "pacing_rate", "max_pacing_rate", "pacing_status", "pacing_shift", "tx_delay_ns", "wstamp_ns", "lsndtime_ns", "pacing_deadline",
         # --- ECN (ecn, request, retransmit, undo) ---
         "ecn_flags", "received_ecn",

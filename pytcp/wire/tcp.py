@@ -141,7 +141,7 @@ class Segment:
         "sack_perm",
         "tfo_cookie",  # b"" asks for one; None: no option, or one of a length no cookie has
         "tfo_exp",
-        "md5",
+        "md5",  # b"": the options could hold one, but cannot be read
         "accecn",  # the whole option with kind and length
         "data",
         "l4_off",
@@ -213,6 +213,11 @@ class Segment:
     def __repr__(self) -> str:
         return f"<Segment {self.sport}>{self.dport} flags={self.flags:#x} seq={self.seq} ack={self.ack} win={self.window} len={self.length}>"
 
+
+# Linux looks for signatures (RFC 2385, RFC 5925) first, in whatever could hold one; what it cannot read it does not trust
+AUTH_ROOM = 18  # bytes of an MD5 signature option
+AO = 29
+BAD_AUTH = b""  # `Segment.md5` of a segment whose options cannot be read there
 
 _new_segment = Segment.__new__
 
@@ -303,6 +308,8 @@ def _read_options(seg: Segment, raw: bytes) -> None:
             return
         size = raw[at + 1]
         if size < 2 or at + size > end:
+            if end - at >= AUTH_ROOM:
+                seg.md5 = BAD_AUTH
             return
         if kind == SACK:
             if size >= 10 and size & 7 == 2:
@@ -316,6 +323,10 @@ def _read_options(seg: Segment, raw: bytes) -> None:
         elif kind == MD5SIG:
             if size == 18:
                 seg.md5 = raw[at + 2 : at + 18]
+            elif end - at >= AUTH_ROOM:
+                seg.md5 = BAD_AUTH
+        elif kind == AO and size < 5 and end - at >= AUTH_ROOM:
+            seg.md5 = BAD_AUTH
         elif seg.flags & _FLAG_SYN:
             _read_syn_option(seg, kind, raw[at + 2 : at + size])
         at += size

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytcp.drill.errors import DrillError
+from pytcp.drill.target_kernel import ordinary, urgent
 
 from .compare import Difference, compare
 from .generate import random_script
 from .kernel import PARALLEL, run_many
 from .player import Notes, script_of
 from .twin import play
+
+
+PROCESSES = 4  # each mostly waits
 
 
 @dataclass(slots=True)
@@ -36,34 +41,51 @@ def random_cases(kind: str, seeds: Iterable[int]) -> list[Case]:
     return [Case(f"{kind}-{seed}", *random_script(kind, seed)) for seed in seeds]
 
 
-def judge(cases: Sequence[Case], parallel: int = PARALLEL) -> Iterator[Case]:
+def judge(cases: Sequence[Case], processes: int = PROCESSES) -> Iterator[Case]:
     """Run each on the kernel and on pytcp; yields them as they are known. Raises CannotRun where the machine does not let us."""
+    batches = [list(cases[at : at + PARALLEL]) for at in range(0, len(cases), PARALLEL)]
+    if len(batches) < 2 or processes < 2:
+        for batch in batches:
+            yield from _judge(batch)
+        return
+    with multiprocessing.get_context("fork").Pool(min(processes, len(batches))) as pool:
+        for batch in pool.imap_unordered(_judge, batches):
+            yield from batch
+
+
+def _judge(cases: list[Case]) -> list[Case]:
     by_name = {case.name: case for case in cases}
     scripts = {case.name: (script_of(case.text.splitlines(), case.name, case.ip), case.ip) for case in cases}
-    for name, answer in list(run_many(scripts, parallel)):
+    raised = urgent()
+    answers = list(run_many(scripts))
+    if raised:
+        ordinary()
+    for name, answer in answers:
         case = by_name[name]
         if isinstance(answer, str):
             case.failed = answer
         else:
             case.kernel = answer
+    for case in cases:
+        if case.kernel is not None:
             try:
-                case.ours = play(*scripts[name], answer)
-                case.differences = compare(answer, case.ours)
+                case.ours = play(*scripts[case.name], case.kernel)
+                case.differences = compare(case.kernel, case.ours)
             except DrillError as error:
                 case.failed = f"pytcp: {error}"
-        yield case
+    return cases
 
 
-def settled(cases: Sequence[Case], again: int, parallel: int = PARALLEL) -> list[Case]:
+def settled(cases: Sequence[Case], again: int) -> list[Case]:
     """Those that differ every time, of `again` runs more: a busy machine is late now and then."""
     left = [case for case in cases if case.differs]
     for _ in range(again):
         fresh = [Case(case.name, case.text, case.ip) for case in left]
-        left = [case for case in judge(fresh, parallel) if case.differs]
+        left = [case for case in judge(fresh) if case.differs]
     return left
 
 
-def smaller(case: Case, alike: Callable[[Case], bool], rounds: int = 4, parallel: int = PARALLEL) -> Case:
+def smaller(case: Case, alike: Callable[[Case], bool], rounds: int = 4) -> Case:
     """The script with every action left out that is not needed for a difference that `alike` knows."""
     for _ in range(rounds):
         lines = case.text.splitlines()
@@ -74,7 +96,7 @@ def smaller(case: Case, alike: Callable[[Case], bool], rounds: int = 4, parallel
                 kept = lines[:at] + lines[at + size :]
                 if len(kept) < len(lines):
                     tries.append(Case(f"{size}/{at}", "\n".join(kept) + "\n", case.ip))
-        good = [one for one in _runnable(judge(tries, parallel)) if alike(one)]
+        good = [one for one in _runnable(judge(tries)) if alike(one)]
         if not good:
             return case
         best = min(good, key=lambda one: len(one.text.splitlines()))

@@ -26,7 +26,7 @@ from pytcp.lab.oracle.kernel_side import jiffies_at, tick_ns
 
 from .player import READY, Notes, Player
 
-PARALLEL = 40
+PARALLEL = 8  # of one process: events of many disturb each other
 LINGER_NS = 8_000_000  # behind the last action
 EARLY_NS = 60_000  # waiting ends so early, and the rest is spent looking at the clock
 

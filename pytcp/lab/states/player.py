@@ -16,7 +16,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from pytcp.drill.constants import NAMES
-from pytcp.drill.errors import Mismatch
+from pytcp.drill.errors import Mismatch, ScriptError
 from pytcp.drill.flow import ACK, M32, SYN, Flow
 from pytcp.drill.packets import Addresses, Live, build_icmp, build_tcp, decode_options, flags_text, numbers, option_text
 from pytcp.drill.run import Settings, default_macros, setup_for
@@ -39,6 +39,7 @@ class Sent:
     step: int  # of the action before it
     text: str  # everything but its timestamp
     stamp: int | None  # TS val, ms since the first one
+    pair: tuple[int, int] = (0, 0)  # ports
 
 
 @dataclass(slots=True)
@@ -133,6 +134,8 @@ class Player(Runner):
             pending = self.target.begin(prepared.function, *prepared.args)
         except OSError as error:
             pending = Pending(True, None, error)
+        except ScriptError as error:
+            return error.reason  # of a descriptor that accept() gave to the other
         if not pending.done:
             return "blocks"
         if pending.error is not None:
@@ -168,7 +171,7 @@ class Player(Runner):
         for live in self._seen:
             flow = self._learn(live)
             text, stamp = self._text(live, flow)
-            self.notes.sent.append(Sent(live.time_ns // 1000, len(self.notes.steps), text, stamp))
+            self.notes.sent.append(Sent(live.time_ns // 1000, len(self.notes.steps), text, stamp, (flow.local_port if flow.listens else 0, flow.remote_port)))
         self._seen.clear()
 
     def view(self, flow: Flow) -> View:
