@@ -15,7 +15,6 @@ from .kernel import PARALLEL, run_many
 from .player import Notes, script_of
 from .twin import play
 
-
 PROCESSES = 4  # each mostly waits
 
 

@@ -33,13 +33,20 @@ OPTIONS: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("SOL_TCP", "TCP_WINDOW_CLAMP", (0, 100, 3000, 65535, 200000)), ("SOL_TCP", "TCP_QUICKACK", (0, 1)), ("SOL_TCP", "TCP_USER_TIMEOUT", (0, 100, 700, 1500)),
     ("SOL_TCP", "TCP_FASTOPEN", (0, 5)), ("SOL_TCP", "TCP_FASTOPEN_CONNECT", (0, 1)), ("SOL_TCP", "TCP_NOTSENT_LOWAT", (0, 1, 5000)),
     ("SOL_SOCKET", "SO_RCVBUF", (1, 2000, 10000, 100000)), ("SOL_SOCKET", "SO_SNDBUF", (1, 10000, 100000)), ("SOL_SOCKET", "SO_OOBINLINE", (0, 1)),
-    ("SOL_SOCKET", "SO_RCVLOWAT", (0, 1, 10, 2000)), ("SOL_SOCKET", "SO_REUSEADDR", (0, 1)), ("IP", "IP_RECVERR", (0, 1)), ("SOL_SOCKET", "SO_REUSEPORT", (0, 1)),
+    ("SOL_SOCKET", "SO_RCVLOWAT", (0, 1, 10, 2000)), ("SOL_SOCKET", "SO_REUSEADDR", (0, 1)), ("IP", "IP_RECVERR", (0, 1)),
+    ("SOL_SOCKET", "SO_REUSEPORT", (0, 1)),
     ("SOL_TCP", "TCP_RTO_MAX_MS", (1000, 2000)), ("SOL_TCP", "TCP_SAVE_SYN", (0, 1, 2)), ("SOL_SOCKET", "SO_PRIORITY", (0, 3)),
     ("SOL_TCP", "TCP_FASTOPEN_NO_COOKIE", (0, 1)), ("SOL_TCP", "TCP_THIN_LINEAR_TIMEOUTS", (0, 1)),
 )  # fmt: skip
 ASKED = (("SOL_SOCKET", "SO_ERROR"), ("SOL_TCP", "TCP_MAXSEG"), ("SOL_SOCKET", "SO_ACCEPTCONN"), ("SOL_SOCKET", "SO_TYPE"))
 SYN_MSS = (0, 1, 36, 87, 88, 500, 536, 1000, 1000, 1460, 1460, 1460, 9000, 65535)
 ISNS = (0, 1, 1000, 0x7FFFFFFF, 0x80000000, 0xFFFFFF00, 0xFFFFFFFE, 0xFFFFFFFF)
+FAR = (1 << 31) - 400_000  # as far as is surely ahead
+UNUSUAL = {
+    "": 1, "P": 1, "F": 1, "SF": 0.5, "SR": 0.4, "SF.": 0.5, "FR.": 0.4, "SFRPU.": 0.4, "PU.": 1, "U.": 0.5, "FPU.": 0.4, "E.": 1, "W.": 0.7, "EW.": 0.5,
+    "SEW": 0.3, "A.": 0.3, "UEW.": 0.2,
+}  # fmt: skip
+STRANGE = ("nop", "eol", "FO", "FO 0102030405060708", "FOEXP", "ECN")
 RAW = (
     "c8040000", "0203", "0201", "0200", "030300", "0304010203", "04", "0403ff", "080a0000", "0809000000010000", "fe04f989", "1e08000000000000", "0502", "050a",
     "13", "0100", "ff02", "220261", "2206deadbeef", "0204",
@@ -295,18 +302,18 @@ class Walk:
         window = max(view.window, 1)
         seq, size, ack = view.rcv_nxt, 0, view.snd_nxt
         if rng.random() < odd:
-            seq += rng.choice((-1, 1, -1000, 1000, 100, -view.rcv_nxt, window, window - 1, window + 1, window + 1000, -100000, (1 << 31) - 400000, -(1 << 31) + 400000))
+            edges = window, window - 1, window + 1, window + 1000, -view.rcv_nxt
+            seq += rng.choice((-1, 1, -1000, 1000, 100, *edges, -100000, FAR, -FAR))
         if rng.random() < 0.35:
             size = rng.choice((1, 10, 100, 1000, 1000, 1460))
         if rng.random() < 0.02:
             size = 1460
             seq = view.rcv_nxt + window - 730
         if rng.random() < odd:
-            ack = rng.choice((view.snd_una, view.snd_una - 1, view.snd_nxt - 1, view.snd_nxt + 1, view.snd_nxt + 100000, view.snd_una - 100000, 0, 1, view.snd_nxt + (1 << 31) - 400000))
-        flags = rng.choices(
-            (".", "P.", "F.", "FP.", "R", "R.", "S", "S.", "", "P", "F", "SF", "SR", "SF.", "FR.", "SFRPU.", "PU.", "U.", "FPU.", "E.", "W.", "EW.", "SEW", "A.", "UEW."),
-            (30, 14, 12, 3, 3 + 4 * odd, 3 * odd, 3 * odd, 3 * odd, 1, 1, 1, 0.5, 0.4, 0.5, 0.4, 0.4, 1, 0.5, 0.4, 1, 0.7, 0.5, 0.3, 0.3, 0.2),
-        )[0]
+            una, nxt = view.snd_una, view.snd_nxt
+            ack = rng.choice((una, una - 1, nxt - 1, nxt + 1, nxt + 100000, una - 100000, 0, 1, nxt + FAR))
+        usual = {".": 30, "P.": 14, "F.": 12, "FP.": 3, "R": 3 + 4 * odd, "R.": 3 * odd, "S": 3 * odd, "S.": 3 * odd}
+        flags = rng.choices((*usual, *UNUSUAL), (*usual.values(), *UNUSUAL.values()))[0]
         if self.name == "urgent" and rng.random() < 0.5:
             flags = flags.replace("U", "") + "U"
         self._segment(flags, seq, size, ack)
@@ -372,7 +379,8 @@ class Walk:
         if not usual and rng.random() < self.kind.syn:
             rng.shuffle(pieces)
             for _ in range(rng.choice((0, 1, 1, 2))):
-                pieces.insert(rng.randint(0, len(pieces)), rng.choice(("nop", "eol", "FO", "FO 0102030405060708", "FOEXP", "ECN", "raw " + rng.choice(RAW), "raw " + rng.choice(RAW))))
+                raw = f"raw {rng.choice(RAW)}"
+                pieces.insert(rng.randint(0, len(pieces)), rng.choice((*STRANGE, raw, raw)))
             if rng.random() < 0.3:
                 pieces.pop(rng.randrange(len(pieces)))
             if rng.random() < 0.1:
@@ -446,7 +454,7 @@ class Walk:
             self._packet()
             return
         if self.ip == "ipv6":
-            what = rng.choice(([f"unreachable {code}" for code in range(7)] + ["time_exceeded 0", "time_exceeded 1", "parameter_problem 0"] + [f"packet_too_big mtu {mtu}" for mtu in (500, 1280, 1400, 1500, 9000)]))
+            what = rng.choice([f"unreachable {code}" for code in range(7)] + ["time_exceeded 0", "time_exceeded 1", "parameter_problem 0"] + [f"packet_too_big mtu {mtu}" for mtu in (500, 1280, 1400, 1500, 9000)])
         else:
             what = rng.choice([f"unreachable {code}" for code in (*range(4), *range(5, 17))] + ["time_exceeded 0", "time_exceeded 1", "parameter_problem 0", "source_quench 0"]
                               + [f"unreachable 4 mtu {mtu}" for mtu in (0, 68, 500, 552, 1000, 1400, 1500, 9000)])  # fmt: skip

@@ -19,9 +19,9 @@ from pytcp.drill.constants import NAMES
 from pytcp.drill.errors import Mismatch, ScriptError
 from pytcp.drill.flow import ACK, M32, SYN, Flow
 from pytcp.drill.packets import Addresses, Live, build_icmp, build_tcp, decode_options, flags_text, numbers, option_text
+from pytcp.drill.parser import parse
 from pytcp.drill.run import Settings, default_macros, setup_for
 from pytcp.drill.runner import Runner
-from pytcp.drill.parser import parse
 from pytcp.drill.script import Event, IcmpPacket, Inject, Opt, Script, Syscall, TcpPacket
 from pytcp.drill.target import Pending, Target
 from pytcp.wire.tcpopt import WindowScale
