@@ -55,7 +55,6 @@ class TcpMib:
     PAWSEstab: int = 0
     PAWSOldAck: int = 0
     PAWSTimewait: int = 0
-    TCPMD5Unexpected: int = 0
     TCPChallengeACK: int = 0
     TCPSYNChallenge: int = 0
     TCPACKSkippedSynRecv: int = 0

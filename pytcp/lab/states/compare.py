@@ -65,13 +65,13 @@ def compare(kernel: Notes, ours: Notes) -> list[Difference]:
         if a.result != b.result:
             found.append(Difference(a.t_us, number, "result", a.result, b.result))
         for fd in sorted({*a.sockets, *b.sockets}):
-            one, other = a.sockets.get(fd), b.sockets.get(fd)
-            if one is None or other is None:
-                found.append(Difference(a.t_us, number, "socket", f"{fd}: {one and 'open'}", f"{other and 'open'}"))
+            theirs, mine = a.sockets.get(fd), b.sockets.get(fd)
+            if theirs is None or mine is None:
+                found.append(Difference(a.t_us, number, "socket", f"{fd}: {theirs and 'open'}", f"{mine and 'open'}"))
                 continue
-            differ = [name for name in one if _differs(name, one[name], other.get(name)) and not (cookies and name in BY_STAMP)]
+            differ = [name for name in theirs if _differs(name, theirs[name], mine.get(name)) and not (cookies and name in BY_STAMP)]
             if differ:
-                shown = [", ".join(f"{name} {_value(name, seen.get(name))}" for name in differ) for seen in (one, other)]
+                shown = [", ".join(f"{name} {_value(name, seen.get(name))}" for name in differ) for seen in (theirs, mine)]
                 found.append(Difference(a.t_us + 1, number, "socket", f"{fd}: {shown[0]}", shown[1]))
     if limit == 1 << 60:
         names = sorted({*kernel.counters, *ours.counters} - UNCOUNTED)

@@ -454,10 +454,11 @@ class Walk:
             self._packet()
             return
         if self.ip == "ipv6":
-            what = rng.choice([f"unreachable {code}" for code in range(7)] + ["time_exceeded 0", "time_exceeded 1", "parameter_problem 0"] + [f"packet_too_big mtu {mtu}" for mtu in (500, 1280, 1400, 1500, 9000)])
+            known = [f"unreachable {code}" for code in range(7)] + [f"packet_too_big mtu {mtu}" for mtu in (500, 1280, 1400, 1500, 9000)]
         else:
-            what = rng.choice([f"unreachable {code}" for code in (*range(4), *range(5, 17))] + ["time_exceeded 0", "time_exceeded 1", "parameter_problem 0", "source_quench 0"]
-                              + [f"unreachable 4 mtu {mtu}" for mtu in (0, 68, 500, 552, 1000, 1400, 1500, 9000)])  # fmt: skip
+            known = [f"unreachable {code}" for code in (*range(4), *range(5, 17))] + ["source_quench 0"]
+            known += [f"unreachable 4 mtu {mtu}" for mtu in (0, 68, 500, 552, 1000, 1400, 1500, 9000)]
+        what = rng.choice([*known, "time_exceeded 0", "time_exceeded 1", "parameter_problem 0"])
         quote = ""
         if rng.random() < 0.7:
             seq = rng.choice((view.snd_una, view.snd_una, view.snd_nxt, view.snd_nxt - 1, view.snd_una - 1, view.snd_nxt + 1, view.snd_nxt + 100000)) & M32
@@ -493,7 +494,8 @@ class Walk:
             (10, 10, 2, 2, 2, 1, 2, 3, 1, 1, 2, 1.5, 1, 0.7, 0.5, 0.7, 1, 0.5, 3),
         )[0]  # fmt: skip
         if self.name == "urgent" and rng.random() < 0.4:
-            call = rng.choice((f"send({fd}, ..., {size}, MSG_OOB) = ...", f"recv({fd}, ..., 1, MSG_OOB) = ...", f"ioctl({fd}, SIOCATMARK, [0]) = ...", f"read({fd}, ..., {size}) = ..."))
+            urgent = f"send({fd}, ..., {size}, MSG_OOB)", f"recv({fd}, ..., 1, MSG_OOB)", f"ioctl({fd}, SIOCATMARK, [0])", f"read({fd}, ..., {size})"
+            call = f"{rng.choice(urgent)} = ..."
         match call:
             case "accept":
                 self._accept(fd)
@@ -528,7 +530,8 @@ class Walk:
     def _close(self) -> None:
         rng, live = self.rng, self._connected()
         if live and rng.random() < 0.6:
-            self._do(rng.choice((f"close({live[-1]}) = ...", f"close({live[-1]}) = ...", f"shutdown({live[-1]}, SHUT_WR) = ...", f"shutdown({live[-1]}, SHUT_RDWR) = ...")))
+            fd = live[-1]
+            self._do(rng.choice((f"close({fd})", f"close({fd})", f"shutdown({fd}, SHUT_WR)", f"shutdown({fd}, SHUT_RDWR)")) + " = ...")
             return
         view = self._view()
         self._segment("F.", view.rcv_nxt, rng.choice((0, 0, 100)), rng.choice((view.snd_nxt, view.snd_nxt, view.snd_nxt - 1)))
