@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,9 +9,11 @@ from typing import Any, NamedTuple
 
 import click
 
+from pytcp.cli import screen
 from pytcp.cli.main import run_command
 
 WHAT = ("bulk", "rr", "rpc", "conn", "idle", "checksum", "all")
+HEADINGS = ("", "pytcp", "aim", "bare loop", "pytcp is", "kernel/veth", "pytcp is")
 
 
 class Row(NamedTuple):
@@ -60,9 +61,9 @@ def cells(row: Row, report: Mapping[str, Any]) -> list[str] | None:
     return line
 
 
-@click.command("bench", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("bench", cls=screen.WithJson, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("what", nargs=-1, type=click.Choice(WHAT))
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, writable=True), help="Write the report as JSON to a file, - for standard output.")
+@screen.json_option("Write the report as JSON to a file, or to standard output instead of the table.")
 @click.option("--runs", default=3, show_default=True, type=click.IntRange(1), help="Interleaved runs; the medians are reported.")
 @click.option("--seconds", default=2.0, show_default=True, type=click.FloatRange(0.1), help="Length of each measurement.")
 @click.option("--sysctl", "sysctls", multiple=True, metavar="NAME=VALUE", help="A setting of pytcp's stack, as net.core.busy_poll=50.")
@@ -73,29 +74,16 @@ def command(what: tuple[str, ...], json_file: str | None, runs: int, seconds: fl
 
     WHAT is any of bulk, rr, rpc, conn, idle, checksum; all by default. Needs root and a C compiler.
     """
-    from rich.console import Console
-    from rich.table import Column, Table
-
     from pytcp.lab import bench
 
     chosen = [name for name in WHAT[:-1] if not what or "all" in what or name in what]
-    errors = Console(stderr=True)
+    errors = screen.console(stderr=True)
     with errors.status("starting") as status:
         report = bench.run(chosen, sources, runs, seconds, connections, status.update, dict(map(setting, sysctls)))
-    if json_file:
-        text = json.dumps(report, indent=2) + "\n"
-        if json_file == "-":
-            click.echo(text, nl=False)
-            return 0
-        Path(json_file).write_text(text)
-    table = Table(Column(no_wrap=True), "pytcp", "aim", "bare loop", "pytcp is", "kernel/veth", "pytcp is", box=None, padding=(0, 2, 0, 0))
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in ROWS:
-        line = cells(row, report)
-        if line is not None:
-            table.add_row(*line)
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    if json_file and screen.write_json(json_file, report):
+        return 0
+    rows = [[click.style(word, bold=True) for word in HEADINGS], *filter(None, (cells(row, report) for row in ROWS))]
+    click.echo("\n".join(screen.table(rows, right=range(1, len(HEADINGS)))))
     machine = report["machine"]
     click.echo(
         f"medians of {runs} interleaved runs of {seconds:g} s; {machine['processors']} processors, Linux {machine['kernel']}, Python {machine['python']}"

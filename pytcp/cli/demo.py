@@ -3,48 +3,48 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-if TYPE_CHECKING:
-    from rich.table import Table
+from pytcp.cli import screen
 
+if TYPE_CHECKING:
     from pytcp.lab.mainjob import Report
 
+UNFINISHED = 0.999  # what is finished has a clock that stands still
+WORDS = 44  # columns of the progress that are not the bar's
+HEADINGS = ("transfer", "wire", "size", "seconds", "Gbit/s", "retransmits", "checks")
 
-def table(report: Report) -> Table:
-    """The transfers, one a line, and a line for the checks that belong to none."""
-    from rich.table import Column, Table
 
-    result = Table(Column("transfer", no_wrap=True), "wire", "bytes", "seconds", "Gbit/s", "retransmits", "checks", box=None, padding=(0, 2, 0, 0))
-    for column in result.columns[2:]:
-        column.justify = "right"
+def table(report: Report) -> list[str]:
+    """The transfers, one a line, and a line for the checks that belong to none. 80 columns hold it."""
+    rows = [[click.style(word, bold=True) for word in HEADINGS]]
     for t in report.transfers:
-        result.add_row(
-            t.name,
-            t.wire,
-            f"{t.bytes:,}",
-            f"{t.seconds:.3f}",
-            f"{t.gbps:.2f}",
-            "" if t.retransmits is None else f"{t.retransmits:,}",
-            share(t.good, t.checks),
-        )
+        again = "" if t.retransmits is None else f"{t.retransmits:,}"
+        rows.append([t.name, t.wire, size(t.bytes), f"{t.seconds:.3f}", f"{t.gbps:.2f}", again, share(t.good, t.checks)])
     good, checks = report.rest
     if checks:
-        result.add_row("the wire, the capture, the clean-up", "", "", "", "", "", share(good, checks))
-    return result
+        rows.append(["wire, capture, cleanup", "", "", "", "", "", share(good, checks)])
+    return screen.table(rows, right=range(2, len(HEADINGS)))
+
+
+def size(number: int) -> str:
+    """Bytes in three digits and a unit; the exact number is in the JSON."""
+    value = float(number)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1000 or unit == "GiB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if value >= 99.95 else f"{f'{value:.1f}'.removesuffix('.0')} {unit}"
 
 
 def share(good: int, checks: int) -> str:
     """`good/checks`, green when all are good and there are any."""
-    return f"[{'green' if checks and good == checks else 'red'}]{good}/{checks}[/]"
+    return click.style(f"{good}/{checks}", fg="green" if checks and good == checks else "red")
 
 
 def legend(report: Report) -> list[str]:
@@ -87,8 +87,8 @@ def fresh_capture() -> Iterator[str]:
         raise
 
 
-@click.command("demo")
-@click.option("--json", "json_file", type=click.Path(dir_okay=False), metavar="FILE", help="Write the table and the checks as JSON.")
+@click.command("demo", cls=screen.WithJson)
+@screen.json_option("Write the table and the checks as JSON to a file, or to standard output instead of the table.")
 @click.option("--pcap", type=click.Path(dir_okay=False), metavar="FILE", help="Where the capture goes; by default a new file in the temporary folder.")
 @click.option("--seed", default=1, show_default=True, help="Of the data and of the wire's accidents.")
 def command(json_file: str | None, pcap: str | None, seed: int) -> int:
@@ -99,32 +99,33 @@ def command(json_file: str | None, pcap: str | None, seed: int) -> int:
     with 1 % loss, 1 % reordering, 0.1 % duplication and 0.1 % corruption on the wire. Files are compared by SHA-256, echoes byte by byte; of the
     two 3 s floods only bytes and time are counted. Needs root or user namespaces. Exit status 1 when a check fails.
     """
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from pytcp.lab import rootless
     from pytcp.lab.mainjob import MainJob, Sizes
 
-    for path in filter(None, (json_file, pcap)):
+    for path in filter(None, (None if json_file == screen.STDOUT else json_file, pcap)):
         writable(path)
     rootless.enter()
-    errors = Console(stderr=True)
-    bar = Progress(SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=errors, transient=True)
+    errors = screen.console(stderr=True)
+    # what does not fit is the bar's, and the clock stands where nothing is cut
+    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}"), BarColumn(max(8, min(40, errors.width - WORDS))))
+    bar = Progress(*columns, console=errors, transient=True)
     task = bar.add_task("starting", total=None)
 
     def progress(text: str, share: float | None) -> None:
         changes: dict[str, Any] = {"description": text, "total": None if share is None else 1.0}
-        bar.update(task, completed=share or 0.0, **changes)
+        bar.update(task, completed=min(share or 0.0, UNFINISHED), **changes)
 
     with contextlib.nullcontext(pcap) if pcap else fresh_capture() as capture, bar:
         report = MainJob(Sizes(), progress, pcap=capture, seed=seed).run()
-    Console(width=None if sys.stdout.isatty() else 120).print(table(report))
-    for line in legend(report):
+    status = 1 if report.failed else 0
+    if json_file and screen.write_json(json_file, report.as_json()):
+        return status
+    for line in [*table(report), *legend(report)]:
         click.echo(line)
     for check in report.failed:
         click.echo(f"failed: {check.name}{f' ({check.detail})' if check.detail else ''}")
     click.echo(f"capture: {report.pcap} ({report.pcap_packets:,} packets); {report.seconds:.1f} s in all")
-    if json_file:
-        Path(json_file).write_text(json.dumps(report.as_json(), indent=2) + "\n")
     click.echo(verdict(report))
-    return 1 if report.failed else 0
+    return status

@@ -6,6 +6,7 @@ Exit status: 0 done; 1 the work failed (one line on standard error says why); 2 
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from typing import Any, NoReturn
 import click
 
 import pytcp
+
+from . import screen
 
 COMMANDS: Mapping[str, str] = {
     "addr": "Addresses of a running stack, as ip addr.",
@@ -146,8 +149,23 @@ def complain(error: click.ClickException, name: str) -> None:
     click.echo(f"{name}: {error.format_message()}", err=True)
 
 
+def _open_standard_streams() -> None:
+    """/dev/null for each of the three that whoever called us has closed: a device opened later would get its number, and what is printed."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115  # for the life of the process
+
+
 def run_command(command: click.Command, name: str) -> int:
     """Run a command line to its exit status; SIGTERM and SIGHUP clean up as Ctrl-C does, errors of the world are one line."""
+    _open_standard_streams()
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # A background job of a script. Ctrl-C stays unheard, being blocked; the handler is there for the others below, who
         # could not end trio's loop in good order without it.
@@ -157,7 +175,7 @@ def run_command(command: click.Command, name: str) -> int:
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
         signal.signal(signal.SIGHUP, _terminate)
     try:
-        status = command.main(prog_name=name, standalone_mode=False)
+        status = command.main(prog_name=name, standalone_mode=False, color=False if screen.plain() else None)
     except click.ClickException as error:
         complain(error, getattr(command, "running", "") or name)
         return error.exit_code

@@ -7,10 +7,15 @@ from pathlib import Path
 
 import click
 
+from pytcp.cli import screen
 from pytcp.cli.main import run_command
 
 WHAT = ("bulk", "rr", "rpc", "conn", "all")
 WORKS = {"bulk": ("out", "in"), "rr": ("rr",), "rpc": ("rpc",), "conn": ("conn",)}
+
+
+def _bold(*words: str) -> list[str]:
+    return [click.style(word, bold=True) for word in words]
 
 
 @click.command("profile", context_settings={"help_option_names": ["-h", "--help"]})
@@ -24,31 +29,24 @@ def command(what: tuple[str, ...], seconds: float, functions: int, sources: Path
     WHAT is any of bulk, rr, rpc, conn; all by default. Calls are exact; the microseconds of a layer are its share of the
     profiled time, laid out over what the operation costs without a profiler. Needs root and a C compiler.
     """
-    from rich.console import Console
-    from rich.table import Column, Table
-
     from pytcp.lab import profile
 
     names = [name for choice in WHAT[:-1] if not what or "all" in what or choice in what for name in WORKS[choice]]
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    errors = Console(stderr=True)
+    errors = screen.console(stderr=True)
     for number, name in enumerate(names):
         with errors.status(f"profiling {profile.WORKS[name].unit}"):
             report = profile.run((name,), sources, seconds)[name]
-        right = {"justify": "right", "no_wrap": True}
-        table = Table(Column("layer", no_wrap=True), Column("calls", **right), Column("us", **right), Column("share", **right), box=None, padding=(0, 2, 0, 0))  # type: ignore[arg-type]
+        rows = [_bold("layer", "calls", "us", "share")]
         for layer, cost in report.layers.items():
             if cost.calls >= 0.05:
-                table.add_row(layer, f"{cost.calls:.1f}", f"{cost.us:.1f}", f"{cost.us / report.us:.0%}")
-        table.add_row("in all", f"{sum(cost.calls for cost in report.layers.values()):.1f}", f"{report.us:.1f}", "")
+                rows.append([layer, f"{cost.calls:.1f}", f"{cost.us:.1f}", f"{cost.us / report.us:.0%}"])
+        rows.append(["in all", f"{sum(cost.calls for cost in report.layers.values()):.1f}", f"{report.us:.1f}", ""])
         size = f" of {report.payload:,.0f} bytes" if report.payload else ""
         click.echo(("\n" if number else "") + f"one {report.unit}{size}, of {report.count:,} in {seconds:g} s")
-        console.print(table)
+        click.echo("\n".join(screen.table(rows, right=(1, 2, 3))))
         if functions:
-            own = Table(Column("function", no_wrap=True), Column("calls", **right), Column("us", **right), Column("layer"), box=None, padding=(0, 2, 0, 0))  # type: ignore[arg-type]
-            for layer, function, cost in report.functions[:functions]:
-                own.add_row(function, f"{cost.calls:.1f}", f"{cost.us:.1f}", layer)
-            console.print(own)
+            own = [[function, f"{cost.calls:.1f}", f"{cost.us:.1f}", layer] for layer, function, cost in report.functions[:functions]]
+            click.echo("\n".join(screen.table([_bold("function", "calls", "us", "layer"), *own], right=(1, 2))))
     return 0
 
 

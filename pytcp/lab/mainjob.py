@@ -230,6 +230,7 @@ class MainJob:
             writer.limit += PACKETS_PER_PART
         self.tb = tb
         self.discarded = 0
+        self.echoed = 0
         label = f"{tb.device} ({self.wire})"
         async with (
             open_wired(tb.link, tb.addresses, tx=wire, rx=wire, seed=self.seed, writer=writer, label=label) as self.wired,
@@ -239,7 +240,7 @@ class MainJob:
             await nursery.start(self.stack.serve_tcp, http.FileServer(self.folder), HTTP_PORT)
             await nursery.start(self.stack.serve_tcp, self._discard, services.DISCARD)
             await nursery.start(self.stack.serve_tcp, services.source, services.SOURCE)
-            await nursery.start(self.stack.serve_tcp, services.echo, services.ECHO)
+            await nursery.start(self.stack.serve_tcp, self._echo, services.ECHO)
             await steps()
             nursery.cancel_scope.cancel()
 
@@ -251,8 +252,8 @@ class MainJob:
         await self._many()
 
     async def _floods(self) -> None:
-        await self._flood("the kernel sends to pytcp", "tx", services.DISCARD)
-        await self._flood("pytcp sends to the kernel", "rx", services.SOURCE)
+        await self._flood("the kernel sends", "tx", services.DISCARD)
+        await self._flood("pytcp sends", "rx", services.SOURCE)
 
     async def _impaired(self) -> None:
         await self._curl(4)
@@ -284,6 +285,20 @@ class MainJob:
             self.check(f"{name} finishes", False, describe(error))
         finally:
             self._transfer = None
+
+    @contextlib.asynccontextmanager
+    async def _watched(self, name: str, share: Callable[[], float]) -> AsyncIterator[None]:
+        """Tell `progress` what share is done, ten times a second meanwhile."""
+
+        async def tell() -> None:
+            while True:
+                self.progress(f"{self.wire}: {name}", min(share(), 1.0))
+                await trio.sleep(0.1)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tell)
+            yield
+            nursery.cancel_scope.cancel()
 
     @contextlib.contextmanager
     def _retransmits(self, transfer: Transfer, sender: str) -> Any:
@@ -318,20 +333,21 @@ class MainJob:
         return [answer.rtt for answer in answers]
 
     async def _curl(self, family: int) -> None:
-        async with self.step(f"curl fetches from pytcp, IPv{family}", 60) as transfer:
+        async with self.step(f"curl fetches, IPv{family}", 60) as transfer:
             ours, theirs = self.folder / self.wire, self.folder / f"{self.wire}.curl"
             host = self.tb.address4 if family == 4 else f"[{self.tb.address6}]"
             curl = ["curl", "-sS", "--noproxy", "*", "-o", str(theirs), "-w", "%{http_code} %{time_total}", f"http://{host}:{HTTP_PORT}/{self.wire}"]
-            with self._retransmits(transfer, "pytcp"):
-                status, seconds = (await self.tb.run_async(curl)).stdout.split()
-            transfer.bytes, transfer.seconds = theirs.stat().st_size, float(seconds)
             size = ours.stat().st_size
+            with self._retransmits(transfer, "pytcp"):
+                async with self._watched(transfer.name, lambda: theirs.stat().st_size / size if theirs.exists() else 0.0):
+                    status, seconds = (await self.tb.run_async(curl)).stdout.split()
+            transfer.bytes, transfer.seconds = theirs.stat().st_size, float(seconds)
             self.check(f"curl gets status 200 and {size:,} bytes", status == b"200" and transfer.bytes == size, f"{status.decode()}, {transfer.bytes:,} bytes")
             same = await trio.to_thread.run_sync(lambda: file_sha256(ours) == file_sha256(theirs))
             self.check("what curl got has our file's SHA-256", same)
 
     async def _fetch(self, family: int) -> None:
-        async with self.step(f"pytcp fetches from a web server, IPv{family}", 60) as transfer:
+        async with self.step(f"pytcp fetches, IPv{family}", 60) as transfer:
             file = self.folder / self.wire
             address = self.tb.peer4 if family == 4 else self.tb.peer6
             host = address if family == 4 else f"[{address}]"
@@ -375,11 +391,17 @@ class MainJob:
         while data := await stream.receive_some(services.READ):
             self.discarded += len(data)
 
+    async def _echo(self, stream: trio.abc.HalfCloseableStream) -> None:
+        await services.echo(stream)
+        self.echoed += 1
+
     async def _flood(self, name: str, mode: str, port: int) -> None:
         async with self.step(name, self.sizes.seconds + 20) as transfer:
             before = self.discarded
+            start = trio.current_time()
             with self._retransmits(transfer, "kernel" if mode == "tx" else "pytcp"):
-                said = await self._peer(mode, self.tb.address4, str(port), str(self.sizes.seconds))
+                async with self._watched(name, lambda: (trio.current_time() - start) / self.sizes.seconds):
+                    said = await self._peer(mode, self.tb.address4, str(port), str(self.sizes.seconds))
             transfer.bytes, transfer.seconds = said["bytes"], said["seconds"]
             if mode == "tx":
                 received = self.discarded - before
@@ -389,14 +411,15 @@ class MainJob:
 
     async def _many(self) -> None:
         count, each = self.sizes.connections, self.sizes.each
-        async with self.step(f"{count} connections at once echo", 60) as transfer:
+        async with self.step(f"{count} echoes at once", 60) as transfer:
             said: list[dict[str, Any]] = []
 
             async def half(address: str, number: int) -> None:
                 said.append(await self._peer("many", address, str(services.ECHO), str(number), str(each)))
 
+            before = self.echoed
             with self._retransmits(transfer, "pytcp"):
-                async with trio.open_nursery() as nursery:
+                async with self._watched(transfer.name, lambda: (self.echoed - before) / count), trio.open_nursery() as nursery:
                     nursery.start_soon(half, self.tb.address4, count - count // 2)
                     nursery.start_soon(half, self.tb.address6, count // 2)
             transfer.bytes = sum(s["bytes"] for s in said)

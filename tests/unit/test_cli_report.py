@@ -18,11 +18,10 @@ from typing import Any
 import click
 import pytest
 import trio
-from rich.console import Console
 from trio.testing import MockClock
 
 from pytcp.cli.bench import ROWS, cells
-from pytcp.cli.demo import fresh_capture, legend, table, verdict, writable
+from pytcp.cli.demo import fresh_capture, legend, size, table, verdict, writable
 from pytcp.cli.doctor import verdict as doctors_verdict
 from pytcp.lab import machine
 from pytcp.lab.machine import MISSING, OK, OPTIONAL, Check, examine, tun_device
@@ -30,18 +29,15 @@ from pytcp.lab.mainjob import Check as Finding
 from pytcp.lab.mainjob import MainJob, Report, Sizes, Transfer, data_folder
 
 
-def printed(renderable: Any) -> str:
-    console = Console(width=120, color_system=None)
-    with console.capture() as capture:
-        console.print(renderable)
-    return capture.get()
+def printed(lines: list[str]) -> list[str]:
+    return list(map(click.unstyle, lines))
 
 
 @pytest.fixture
 def report() -> Report:
     return Report(
         transfers=[
-            Transfer("curl fetches from pytcp, IPv4", "clean", 125_000_000, 0.5, 3, 2, 2),
+            Transfer("curl fetches, IPv4", "clean", 125_000_000, 0.5, 3, 2, 2),
             Transfer("pytcp pings the kernel", "clean", 0, 0.0, None, 0, 1),
         ],
         checks=[Finding("clean: one", True), Finding("clean: two", True), Finding("clean: three", False, "0 of 3 answered")],
@@ -50,13 +46,29 @@ def report() -> Report:
 
 
 def test_125_million_bytes_in_half_a_second_are_2_gigabits_per_second(report: Report) -> None:
-    line = next(line for line in printed(table(report)).splitlines() if line.startswith("curl"))
-    assert line.split()[-6:] == ["clean", "125,000,000", "0.500", "2.00", "3", "2/2"]
+    line = next(line for line in printed(table(report)) if line.startswith("curl"))
+    assert line.split()[-7:] == ["clean", "119", "MiB", "0.500", "2.00", "3", "2/2"]
 
 
 def test_a_transfer_that_took_no_time_has_no_rate_and_unknown_retransmits_stay_empty(report: Report) -> None:
-    line = next(line for line in printed(table(report)).splitlines() if line.startswith("pytcp pings"))
-    assert line.split()[-4:] == ["0", "0.000", "0.00", "0/1"]
+    line = next(line for line in printed(table(report)) if line.startswith("pytcp pings"))
+    assert line.split()[-5:] == ["0", "B", "0.000", "0.00", "0/1"]
+
+
+def test_80_columns_hold_the_demos_table(report: Report) -> None:
+    names = ("the kernel pings pytcp", "pytcp pings the kernel", "pytcp fetches, IPv6", "100 echoes at once", "the kernel sends")
+    report.transfers = [Transfer(name, "impaired", 99_900 << 10, 123.456, 1_234_567, 2, 2) for name in names]
+    report.checks += [Finding(f"impaired: {number}", True) for number in range(20)]
+    assert max(map(len, printed(table(report)))) <= 80
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0 B"), (384, "384 B"), (999, "999 B"), (1000, "1 KiB"), (6_553_600, "6.2 MiB"), (16 << 20, "16 MiB"), (100 << 20, "100 MiB"),
+     (104_805_171, "99.9 MiB"), (1000 << 20, "1 GiB"), (4_106_511_072, "3.8 GiB"), (5000 << 30, "5000 GiB")],
+)  # fmt: skip
+def test_a_size_has_three_digits_and_a_unit(number: int, text: str) -> None:
+    assert size(number) == text
 
 
 def test_the_demos_last_line_counts_the_checks(report: Report) -> None:
@@ -74,11 +86,11 @@ def test_the_demos_json_says_the_same_as_its_table(report: Report) -> None:
 
 def test_every_check_is_in_a_line_of_the_table(report: Report) -> None:
     report.checks += [Finding("impaired: the wire lost packets on the way out", True), Finding("clean: the testbed leaves nothing behind", False)]
-    lines = printed(table(report)).splitlines()
+    lines = printed(table(report))
     cells = [line.split()[-1].split("/") for line in lines[1:]]
     assert sum(int(good) for good, _ in cells) == 3
     assert sum(int(checks) for _, checks in cells) == len(report.checks)
-    assert lines[-1].startswith("the wire, the capture, the clean-up")
+    assert lines[-1].startswith("wire, capture, cleanup")
 
 
 def test_the_legend_explains_the_words_that_are_in_the_table(report: Report) -> None:
@@ -86,7 +98,7 @@ def test_the_legend_explains_the_words_that_are_in_the_table(report: Report) -> 
     report.transfers[0].duplicates = 2
     assert [line.split(", ")[0] for line in legend(report)] == ["clean: of 3 retransmits 2 were needless"]
     report.transfers[0].duplicates = 0
-    report.transfers.append(Transfer("curl fetches from pytcp, IPv4", "impaired", 1, 1.0, 3, 2, 2))
+    report.transfers.append(Transfer("curl fetches, IPv4", "impaired", 1, 1.0, 3, 2, 2))
     assert legend(report) == ["impaired: 1 % lost, 1 % reordered, 0.1 % duplicated, 0.1 % corrupted, each way"]
 
 
@@ -199,13 +211,19 @@ def test_what_a_yardstick_has_not_stays_empty_and_what_was_not_measured_has_no_l
     ("statuses", "status", "words"),
     [
         ([OK, OK], 0, "doctor: everything is here"),
-        ([OK, OPTIONAL], 0, "doctor: everything needed is here (1 optional things are not)"),
+        ([OK, OPTIONAL], 0, "doctor: everything needed is here (1 optional thing is not)"),
+        ([OPTIONAL, OPTIONAL], 0, "doctor: everything needed is here (2 optional things are not)"),
         ([OPTIONAL, MISSING], 1, "doctor: the testbed does not work here: thing 1"),
     ],
 )
 def test_the_doctor_fails_only_for_what_the_testbed_needs(statuses: list[Any], status: int, words: str) -> None:
     checks = [Check(f"thing {number}", found, "") for number, found in enumerate(statuses)]
     assert doctors_verdict(checks) == (words, status)
+
+
+def test_a_program_that_only_the_demo_needs_is_no_fault_of_the_testbeds() -> None:
+    checks = [Check("testbed", OK, "made"), Check("curl", MISSING, "not installed"), Check("socat", OPTIONAL, "not installed")]
+    assert doctors_verdict(checks) == ("doctor: the demo needs curl; the testbed works", 1)
 
 
 def test_the_doctor_tells_an_absent_tun_device_from_a_file_in_its_place(tmp_path: Path) -> None:
