@@ -12,11 +12,14 @@ BusyResourceError when two tasks receive.
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 from trio.lowlevel import cancel_shielded_checkpoint, checkpoint, checkpoint_if_cancelled
 
+from .udp_kinds import INT, IPPROTO_UDP
+from .udp_options import UDP_GRO
 from .waiting import Waiter
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from .udp import DatagramSocket
 
 MAX_DATAGRAM = 65535
+ANCILLARY = 256  # bytes of control data that are read
+_T = TypeVar("_T")
 
 
 class UdpEndpoint(trio.abc.AsyncResource):
@@ -61,11 +66,29 @@ class UdpEndpoint(trio.abc.AsyncResource):
 
     async def receive_from(self) -> tuple[bytes, SockAddr]:
         """The next datagram and who sent it, sleeping until there is one."""
+        return await self._received(self._one)
+
+    async def receive_many(self) -> list[bytes]:
+        """What one read gives: several datagrams where UDP_GRO is on and they came as a super-frame, else one; without the sender."""
+        return await self._received(self._many)
+
+    def _one(self) -> tuple[bytes, SockAddr]:
+        return self.socket.recvfrom(MAX_DATAGRAM)
+
+    def _many(self) -> list[bytes]:
+        data, ancillary, _, _ = self.socket.recvmsg(MAX_DATAGRAM, ANCILLARY)
+        for level, kind, value in ancillary:
+            if (level, kind) == (IPPROTO_UDP, UDP_GRO):
+                size = INT.unpack(value)[0]
+                return [data[at : at + size] for at in range(0, len(data), size)]
+        return [data]
+
+    async def _received(self, read: Callable[[], _T]) -> _T:
         await checkpoint_if_cancelled()
         slept = False
         while True:
             try:
-                received = self.socket.recvfrom(MAX_DATAGRAM)
+                received = read()
             except BlockingIOError:
                 await self._waiter.park_reader()
                 slept = True

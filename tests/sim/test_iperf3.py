@@ -253,6 +253,22 @@ def test_datagrams_come_at_the_rate_that_was_asked_for_and_all_of_them(reverse: 
     in_udp(Settings(duration=2, bitrate=4_000_000, length=1000, udp=True, reverse=reverse), check)
 
 
+@pytest.mark.parametrize(("length", "calls"), [(1000, 7), (8000, 26)])
+def test_what_is_due_at_once_is_one_call_unless_the_path_takes_no_such_datagrams(length: int, calls: int) -> None:
+    sent: list[int] = []
+
+    def counts(two: World) -> None:
+        sent.append(two.a.net.mib.UdpOutDatagrams)
+
+    def check(two: World, client: dict[str, Any], server: dict[str, Any], lines: list[str]) -> None:
+        # 208000 bytes without a bound of the rate; one call more for the CONNECT
+        assert client["end"]["sum"]["packets"] == server["end"]["sum"]["packets"] == 208_000 // length
+        assert two.a.net.mib.UdpOutDatagrams - sent[0] == calls + 1
+        assert client["end"]["sum"]["lost_packets"] == 0
+
+    in_udp(Settings(amount=208_000, bitrate=0, length=length, udp=True, window=1 << 20), check, counts)
+
+
 def test_the_report_of_udp_is_worded_as_iperf3s() -> None:
     def check(two: World, client: dict[str, Any], server: dict[str, Any], lines: list[str]) -> None:
         assert lines[2] == "[ ID] Interval           Transfer     Bitrate         Total Datagrams"

@@ -557,6 +557,20 @@ def test_a_task_waits_for_datagrams_and_answers_them() -> None:
     simulate(program)
 
 
+def test_a_task_takes_the_datagrams_of_a_super_frame_at_once() -> None:
+    async def program(world: World) -> None:
+        async with await world.b.open_udp(PORT) as server, await world.a.open_udp(remote=(B4, PORT)) as client:
+            client.socket.setsockopt(stdlib.IPPROTO_UDP, 103, 2)  # UDP_SEGMENT
+            for gro, reads in ((0, [[b"ab"], [b"cd"], [b"e"]]), (1, [[b"ab", b"cd", b"e"]])):
+                server.socket.setsockopt(stdlib.IPPROTO_UDP, 104, gro)  # UDP_GRO
+                await client.send(b"abcde")
+                assert [await server.receive_many() for _ in reads] == reads
+            await client.send(b"f")
+            assert await server.receive_many() == [b"f"]
+
+    simulate(program)
+
+
 def test_a_cancelled_receive_loses_no_datagram() -> None:
     async def program(world: World) -> None:
         server, client = await world.b.open_udp(PORT), await world.a.open_udp()

@@ -7,6 +7,7 @@ after so many seconds, and what was moved before counts in its own, "omitted" in
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -190,19 +191,29 @@ class Session:
     async def _send_datagrams(self, flow: Flow) -> None:
         stream, counts, settings = flow.stream, flow.udp, self.settings
         assert isinstance(stream, UdpEndpoint) and counts is not None
-        filling = bytes(settings.length)
-        rate = settings.bitrate / 8
+        length, rate = settings.length, settings.bitrate / 8
+        most = udp.at_once(length)
+        stream.socket.setsockopt(udp.IPPROTO_UDP, udp.UDP_SEGMENT, length if most > 1 else 0)
         self._sending += 1
         try:
             while not self.done:
                 if self._budget <= 0:
                     self.budget_spent.set()
                     return
-                self._budget -= settings.length
-                head = udp.header(counts.packets + 1, trio.current_time(), settings.counters64)
-                stream.socket.send(head + filling[len(head) :])
-                counts.packets += 1
-                flow.total += settings.length
+                now = trio.current_time()
+                due = most if not rate else min(most, 1 + max(0, int(((now - self.started) * rate - flow.total) / length)))
+                count = min(due, -(-self._budget // length))
+                try:
+                    stream.socket.send(udp.several(counts.packets + 1, count, now, length, settings.counters64))
+                except OSError as exc:
+                    if exc.errno != errno.EMSGSIZE or most == 1:
+                        raise
+                    most = 1  # the path takes no such datagrams: they go as fragments, one by one
+                    stream.socket.setsockopt(udp.IPPROTO_UDP, udp.UDP_SEGMENT, 0)
+                    continue
+                self._budget -= count * length
+                counts.packets += count
+                flow.total += count * length
                 if rate:
                     await self._pace(flow, rate)
                 await trio.lowlevel.checkpoint()
@@ -217,14 +228,15 @@ class Session:
         stream, counts, limit = flow.stream, flow.udp, self.settings.limit
         assert isinstance(stream, UdpEndpoint) and counts is not None
         try:
+            stream.socket.setsockopt(udp.IPPROTO_UDP, udp.UDP_GRO, 1)
             while True:
-                data = await stream.receive()
-                found = udp.parse(data, self.settings.counters64)
-                if found is None:
-                    continue  # a CONNECT that was said again, or an answer
-                counts.received(*found, trio.current_time())
-                flow.total += len(data)
-                self._received += len(data)
+                for data in await stream.receive_many():
+                    found = udp.parse(data, self.settings.counters64)
+                    if found is None:
+                        continue  # a CONNECT that was said again, or an answer
+                    counts.received(*found, trio.current_time())
+                    flow.total += len(data)
+                    self._received += len(data)
                 if limit and self._received >= limit:
                     self.budget_spent.set()
         except OSError as exc:

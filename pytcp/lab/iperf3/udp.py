@@ -3,7 +3,7 @@
 The client says CONNECT from a socket of each stream; the server answers with REPLY from its port, and both sides connect their
 sockets. A datagram begins with the sender's seconds, microseconds and the datagram's number, from 1, each of 32 bits (the number of
 64 when the client says udp_counters_64bit). The receiver counts gaps as lost, late ones as out of order, and smooths the jitter of the
-transit times (RFC 1889 §6.3.1).
+transit times (RFC 1889 §6.3.1). What is due at once is sent in one call, and what comes as one super-frame read in one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ MAX_LENGTH = 65507
 DEFAULT_RATE = 1_000_000  # bits/s
 _SHORT, _LONG = struct.Struct("!III"), struct.Struct("!IIQ")
 MIN_LENGTH = _LONG.size
+BURST = 32  # datagrams in one call
 SOL_SOCKET, SO_REUSEADDR = 1, 2
+IPPROTO_UDP, UDP_SEGMENT, UDP_GRO = 17, 103, 104
 
 
 @dataclass
@@ -61,6 +63,17 @@ def header(number: int, now: float, long: bool) -> bytes:
     """The head of a datagram."""
     seconds = int(now)
     return (_LONG if long else _SHORT).pack(seconds & 0xFFFFFFFF, int((now - seconds) * 1e6), number & (0xFFFFFFFFFFFFFFFF if long else 0xFFFFFFFF))
+
+
+def at_once(length: int) -> int:
+    """How many datagrams of `length` bytes one call may send (UDP_SEGMENT)."""
+    return max(1, min(BURST, MAX_LENGTH // length))
+
+
+def several(first: int, count: int, now: float, length: int, long: bool) -> bytes:
+    """So many datagrams of `length` bytes in one."""
+    filling = bytes(length - (_LONG if long else _SHORT).size)
+    return b"".join([header(number, now, long) + filling for number in range(first, first + count)])
 
 
 def parse(data: bytes, long: bool) -> tuple[int, float] | None:
