@@ -32,7 +32,7 @@ from pytcp.wire.errors import WireError
 from pytcp.wire.icmp import DEST_UNREACH, FRAG_NEEDED
 from pytcp.wire.icmpv6 import PACKET_TOO_BIG
 from pytcp.wire.ipv4 import IPPROTO_TCP
-from pytcp.wire.tcp import BAD_AUTH, parse_segment
+from pytcp.wire.tcp import parse_segment
 
 from .addr import V4MAPPED
 from .packet import HOST, TO_US, Packet
@@ -141,9 +141,6 @@ class TcpHost(TcpOutput):
             entry = self.table.get(key + _IFINDEX(iif))
         if entry is None:
             entry = self._find_listener(pkt.family, pkt.dst, seg.dport, iif, pkt.src + _PORTS(seg.sport, seg.dport))
-        if seg.md5 == BAD_AUTH and not isinstance(entry, TimeWait):
-            # options in which no signature can be looked for: no answer, not even a reset
-            return
         if entry is None:
             if self.sysctl.flowlabel_reflect & REFLECT_RESET:
                 self._reset_flow = pkt.flow

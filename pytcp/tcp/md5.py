@@ -15,8 +15,10 @@ segments do. A digest covers one packet, so super-segments end with the first ke
 one segment.
 
 `Signed` is a Sock with keys. Becoming one changes the class of the object: its `receive` looks at the signature, and
-sockets without keys pay nothing for it. Not checked, as in Linux: what comes for a TIME-WAIT block.
-Counters: TCPMD5NotFound, TCPMD5Unexpected, TCPMD5Failure.
+sockets without keys pay nothing for it. Not checked, as in Linux: what comes for a TIME-WAIT block. A segment with
+broken options (`AUTH_BROKEN`) goes uncounted, with or without keys; one with TCP-AO is taken where there is no key, and
+gets no RST in answer.
+Counters: TCPMD5NotFound, TCPMD5Unexpected, TCPMD5Failure, TCPAOBad.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytcp.wire.signature import digest
-from pytcp.wire.tcpopt import MD5SIG, NOP
+from pytcp.wire.tcpopt import AUTH_AO, AUTH_BROKEN, MD5SIG, NOP
 
 from .sock import Sock
 
@@ -121,12 +123,14 @@ def _verified(secret: bytes, seg: Segment) -> bool:
 
 def acceptable(keys: Keys | None, seg: Segment, mib: TcpMib) -> bool:
     """Whether `seg` is signed as it has to be, or not at all where there is no key; counts what is not."""
+    if seg.md5 == AUTH_BROKEN:
+        return False
     secret = lookup(keys, seg.src)
     if secret is None:
-        if seg.md5 is None:
+        if seg.md5 is None or seg.md5 == AUTH_AO:
             return True
         mib.TCPMD5Unexpected += 1
-    elif seg.md5 is None:
+    elif seg.md5 is None or seg.md5 == AUTH_AO:
         mib.TCPMD5NotFound += 1
     elif _verified(secret, seg):
         seg.md5 = None

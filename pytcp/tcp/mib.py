@@ -155,6 +155,7 @@ class TcpMib:
     TCPMD5NotFound: int = 0
     TCPMD5Unexpected: int = 0
     TCPMD5Failure: int = 0
+    TCPAOBad: int = 0
     TCPMemoryPressures: int = 0
     # Fast Open
     TCPFastOpenActive: int = 0

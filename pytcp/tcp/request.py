@@ -229,6 +229,10 @@ class Request:
         """A segment for this half-open connection."""
         if not md5.acceptable(self.listener.md5, seg, self.mib):
             return
+        if seg.md5 is not None:
+            # TCP-AO, which the SYN-ACK has not taken up
+            self.mib.TCPAOBad += 1
+            return
         flags = seg.flags
         start = seg.seq = seq.unwrap(seg.seq, self.rcv_isn)
         seg.end_seq = start + seg.length + (1 if flags & SYN else 0) + (1 if flags & FIN else 0)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytcp.wire.checksum import pseudo
 from pytcp.wire.tcp import IPPROTO_TCP, build_header
+from pytcp.wire.tcpopt import AUTH_AO
 
 from . import md5
 from .const import ACK, FIN, RST, SYN
@@ -82,4 +83,7 @@ def closed_port(host: Host, seg: Segment, mark: int = 0, dev_if: int = 0) -> Non
 
 def send_reset(sk: Sock, seg: Segment) -> None:
     """`seg` reached `sk` but is wrong for its state (half-open connection, listener, orphan)."""
+    if seg.md5 == AUTH_AO:
+        # it could not be authenticated
+        return
     answer(sk.host, seg, sk.mark, sk.bound_dev_if, md5.lookup(sk.md5, seg.src))

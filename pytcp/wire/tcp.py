@@ -4,7 +4,9 @@
 are a precompiled struct and plain assignments. Options are read as Linux's tcp_parse_options reads
 them: the first length byte that is below 2 or beyond the header ends the list silently, an option
 of the wrong length is skipped, the last of equal options wins, and MSS, window scale, SACK-permitted
-and Fast Open count on SYN segments only. The layout NOP NOP TS (RFC 7323 appendix A) has a fast path.
+and Fast Open count on SYN segments only. Linux 6.18 looks for authentication with less patience, as
+long as 18 bytes are left: a length that is wrong, or a second signature, condemns the segment
+(`AUTH_BROKEN`). The layout NOP NOP TS (RFC 7323 appendix A) has a fast path.
 
 `TcpHeader` is the complete value, for tests, traces and tools: nothing is interpreted or lost.
 """
@@ -20,10 +22,14 @@ from pytcp.wire.errors import TruncatedError, WireError
 from pytcp.wire.tcpopt import (
     ACCECN0,
     ACCECN1,
+    AO,
+    AUTH_AO,
+    AUTH_BROKEN,
     EXPERIMENTAL,
     FASTOPEN,
     FASTOPEN_MAGIC,
     MAX_OPTIONS,
+    MD5_SIZE,
     MD5SIG,
     MSS,
     NOP,
@@ -141,7 +147,7 @@ class Segment:
         "sack_perm",
         "tfo_cookie",  # b"" asks for one; None: no option, or one of a length no cookie has
         "tfo_exp",
-        "md5",  # b"": the options could hold one, but cannot be read
+        "md5",  # the digest, or AUTH_BROKEN, AUTH_AO
         "accecn",  # the whole option with kind and length
         "data",
         "l4_off",
@@ -213,11 +219,6 @@ class Segment:
     def __repr__(self) -> str:
         return f"<Segment {self.sport}>{self.dport} flags={self.flags:#x} seq={self.seq} ack={self.ack} win={self.window} len={self.length}>"
 
-
-# Linux looks for signatures (RFC 2385, RFC 5925) first, in whatever could hold one; what it cannot read it does not trust
-AUTH_ROOM = 18  # bytes of an MD5 signature option
-AO = 29
-BAD_AUTH = b""  # `Segment.md5` of a segment whose options cannot be read there
 
 _new_segment = Segment.__new__
 
@@ -308,8 +309,8 @@ def _read_options(seg: Segment, raw: bytes) -> None:
             return
         size = raw[at + 1]
         if size < 2 or at + size > end:
-            if end - at >= AUTH_ROOM:
-                seg.md5 = BAD_AUTH
+            if end - at >= MD5_SIZE:
+                seg.md5 = AUTH_BROKEN
             return
         if kind == SACK:
             if size >= 10 and size & 7 == 2:
@@ -320,16 +321,22 @@ def _read_options(seg: Segment, raw: bytes) -> None:
                 seg.saw_tstamp = True
         elif kind in (ACCECN0, ACCECN1):
             seg.accecn = raw[at : at + size]
-        elif kind == MD5SIG:
-            if size == 18:
-                seg.md5 = raw[at + 2 : at + 18]
-            elif end - at >= AUTH_ROOM:
-                seg.md5 = BAD_AUTH
-        elif kind == AO and size < 5 and end - at >= AUTH_ROOM:
-            seg.md5 = BAD_AUTH
+        elif kind in (MD5SIG, AO):
+            if end - at >= MD5_SIZE and not _read_authentication(seg, kind, raw[at + 2 : at + size]):
+                return
         elif seg.flags & _FLAG_SYN:
             _read_syn_option(seg, kind, raw[at + 2 : at + size])
         at += size
+
+
+def _read_authentication(seg: Segment, kind: int, body: bytes) -> bool:
+    """A signature; False when it is one no segment should have."""
+    sound = len(body) == MD5_SIZE - 2 if kind == MD5SIG else len(body) > 2
+    if sound and seg.md5 is None:
+        seg.md5 = body if kind == MD5SIG else AUTH_AO
+        return True
+    seg.md5 = AUTH_BROKEN
+    return False
 
 
 def _read_syn_option(seg: Segment, kind: int, body: bytes) -> None:

@@ -29,6 +29,10 @@ EXPERIMENTAL = 254
 FASTOPEN_MAGIC = 0xF989  # RFC 6994 ExID under which Fast Open travelled before kind 34
 
 MAX_OPTIONS = 40
+MD5_SIZE = 18
+# what stands in the place of a digest (`Segment.md5`)
+AUTH_BROKEN = b""  # options nobody can be told to have signed: cut off, or two signatures
+AUTH_AO = b"\x1d"  # TCP-AO (RFC 5925)
 TS_WORD = 0x0101080A  # NOP NOP TIMESTAMP 10: how nearly every segment's options begin
 
 _MSS = Struct(">BBH")

@@ -10,7 +10,8 @@ import pytest
 from scapy.layers.inet import IP, TCP, calc_tcp_md5_hash
 from scapy.layers.inet6 import IPv6
 
-from pytcp.tcp import api, const, input, md5, mtu, options, sendmsg
+from pytcp.tcp import api, const, input, md5, mtu, reset, sendmsg
+from pytcp.tcp import options as opts_room
 from pytcp.tcp.sock import Sock
 from pytcp.wire import tcpopt
 from pytcp.wire.checksum import pseudo, transport_ok
@@ -174,10 +175,10 @@ def test_data_leaves_in_signed_segments_that_fit_the_path(timestamps: bool) -> N
 def test_sack_blocks_have_what_room_the_signature_leaves(timestamps: bool, fit: int) -> None:
     sk = signed(timestamps=timestamps)
     sk.selective_acks = [(sk.rcv_nxt + 1000 * n, sk.rcv_nxt + 1000 * n + 500) for n in (4, 3, 2, 1)]
-    opts = options.established_options(sk)
+    opts = opts_room.established_options(sk)
     blocks = [option for option in tcpopt.parse_options(opts) if isinstance(option, tcpopt.Sack)]
     assert [len(option.blocks) for option in blocks] == ([fit] if fit else [])
-    assert len(opts) + md5.SIZE_ALIGNED == options.established_size(sk) <= tcpopt.MAX_OPTIONS
+    assert len(opts) + md5.SIZE_ALIGNED == opts_room.established_size(sk) <= tcpopt.MAX_OPTIONS
 
 
 def test_a_key_that_is_gone_leaves_segments_as_they_were() -> None:
@@ -216,6 +217,46 @@ def test_what_is_not_signed_as_it_has_to_be_is_as_if_it_had_not_come(secret: byt
     assert (sk.rcv_nxt, sk.segs_in, sk.data_segs_in) == (sk.irs + 1, 0, 0)
     assert host.packets == []
     assert getattr(sk.mib, counter) == 1
+
+
+AO = b"\x1d\x10\x01\x01" + bytes(12) + b"\x01" * 4
+
+
+def with_options(sk: Sock, options: bytes, flags: int = const.ACK, ack: int | None = None, payload: bytes = b"hello") -> Segment:
+    """A segment of the peer's with these option bytes."""
+    number = sk.snd_nxt if ack is None else ack
+    header = build_header(sk.dport, sk.sport, sk.irs + 1, number, flags, sk.snd_wnd >> sk.snd_wscale, 0, options)
+    data = packet(B4, A4, header + payload)
+    return parse_segment(memoryview(data), 20, len(data), 4, B4, A4)
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("options", [b"\x02\x00" + bytes(18), b"\x13\x12" + bytes(16) + b"\x13\x12" + bytes(16)], ids=["length 0", "two digests"])
+def test_broken_options_are_dropped_with_and_without_keys_and_nobody_counts(options: bytes, keyed: bool) -> None:
+    host = Whole()
+    sk = signed(host=host) if keyed else established(host=host)
+    sk.receive(with_options(sk, options))
+    assert (sk.rcv_nxt, sk.segs_in, host.packets) == (sk.irs + 1, 0, [])
+    assert (sk.mib.TCPMD5NotFound, sk.mib.TCPMD5Unexpected, sk.mib.TCPMD5Failure) == (0, 0, 0)
+
+
+def test_ao_is_no_signature_for_a_key_and_no_obstacle_without() -> None:
+    sk = established()
+    sk.receive(with_options(sk, AO))
+    assert sk.rcv_nxt == sk.irs + 6
+    sk = signed()
+    sk.receive(with_options(sk, AO))
+    assert sk.rcv_nxt == sk.irs + 1
+    assert sk.mib.TCPMD5NotFound == 1
+
+
+@pytest.mark.parametrize(("options", "answers"), [(b"", 1), (AO[:16], 1), (AO, 0), (b"\x02\x00" + bytes(18), 0)], ids=["none", "AO, short", "AO", "broken"])
+def test_what_cannot_be_authenticated_is_answered_by_no_reset(options: bytes, answers: int) -> None:
+    host = FakeHost()
+    sk = established(host=host)
+    seg = with_options(sk, options)
+    reset.closed_port(host, seg)
+    assert (len(host.replies), host.mib.TcpOutRsts) == (answers, answers)
 
 
 def test_one_bit_anywhere_makes_a_signature_wrong() -> None:

@@ -39,6 +39,7 @@ from pytcp.wire.tcp import (
     parse_options,
     parse_segment,
 )
+from pytcp.wire.tcpopt import AUTH_AO, AUTH_BROKEN
 
 SRC, DST = b"\x0a\x4e\x00\x02", b"\x0a\x4e\x00\x01"
 SRC6, DST6 = bytes.fromhex("fd780000000000000000000000000002"), bytes.fromhex("fd780000000000000000000000000001")
@@ -261,6 +262,44 @@ def test_md5_and_accecn_are_handed_on() -> None:
     # RFC 9768 §3.2.3, figure 4: kind 174 is EE1B, ECEB, EE0B
     assert segment(opt_pad(opt_accecn((1, 2, 0xABCDEF)))).accecn == bytes.fromhex("ae0b 000001 000002 abcdef")
     assert segment(opt_pad(opt_accecn((1,), 172))).accecn == bytes.fromhex("ac05 000001")
+
+
+MD5 = "1312" + "ab" * 16
+AO16 = "1d10 0101" + "cd" * 12  # TCP-AO with keys 1, 1
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (MD5, bytes.fromhex("ab" * 16)),
+        (MD5 + "0101" + AO16, bytes.fromhex("ab" * 16)),  # 18 bytes behind the first: too few for a second
+        (MD5 + "1302 0101", bytes.fromhex("ab" * 16)),
+        ("0001 0101" + MD5, None),  # behind the end of the list
+        ("1302 0101", None),
+        ("1300 0101", None),
+        (AO16, None),  # shorter than a digest, and so not looked for
+        ("1d04 0101 1d04 0101", None),
+        ("0200" + "01" * 14, None),
+        ("010101 0200" + "01" * 15, None),
+        ("6314" + "01" * 18, None),
+        (AO16 + "01010101", AUTH_AO),
+        (MD5 + MD5, AUTH_BROKEN),
+        (AO16 + "0101" + MD5, AUTH_BROKEN),
+        ("1d04 0101" + MD5, AUTH_BROKEN),
+        ("1302 0101" + MD5, AUTH_BROKEN),
+        ("1311" + "00" * 15 + "010101", AUTH_BROKEN),
+        ("1314" + "00" * 18, AUTH_BROKEN),
+        ("1300 0101" + MD5, AUTH_BROKEN),
+        ("0200" + "01" * 16, AUTH_BROKEN),
+        ("0101 0200" + "01" * 16, AUTH_BROKEN),
+        ("6315" + "01" * 18, AUTH_BROKEN),
+        ("1d05 616263 1d05 616263" + "01" * 14, AUTH_BROKEN),
+    ],
+)
+def test_signatures_and_broken_options_as_linux_tells_them_apart(options: str, found: bytes | None) -> None:
+    """Measured on 6.18: what becomes of data with these options, on sockets with and without a key."""
+    for flags in (ACK, SYN):
+        assert segment(opt_pad(bytes.fromhex(options)), flags).md5 == found
 
 
 # ---- building --------------------------------------------------------------------------------
