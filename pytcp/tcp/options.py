@@ -126,7 +126,7 @@ def encode_established(tsval: int, tsecr: int) -> bytes:
 
 def established_options(sk: Sock) -> bytes:
     """Options of an established segment: timestamps, then SACK blocks (a DSACK first, RFC 2883 §3); a signature is still to come."""
-    out = encode_established(tsval_now(sk), sk.ts_recent) if sk.tstamp_ok else b""
+    out = encode_established((sk.wstamp_ns // 1_000_000 + sk.ts_offset) & M32, sk.ts_recent) if sk.tstamp_ok else b""
     left = _blocks(sk, MAX_OPTIONS - len(out) - md5.option_size(sk))
     if not left:
         return out

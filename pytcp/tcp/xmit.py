@@ -66,7 +66,7 @@ M32 = 0xFFFFFFFF
 
 
 def established_header(sk: Sock, flags: int, seq: int, length: int, urg: int = 0) -> bytes:
-    """TCP header with the options every established segment carries, for `length` payload bytes."""
+    """TCP header with the options every established segment carries, for `length` payload bytes. Its time stamp is `wstamp_ns`."""
     if sk.selective_acks or sk.duplicate_sack is not None:
         opts = options.established_options(sk)
         return _build(sk, flags, seq, rwnd.select_window(sk), opts, length, urg)
@@ -75,7 +75,7 @@ def established_header(sk: Sock, flags: int, seq: int, length: int, urg: int = 0
     return _HEADER_TS(
         sk.sport, sk.dport, seq & M32, sk.rcv_nxt & M32 if flags & ACK else 0, 0x8000 | flags, rwnd.select_window(sk),
         (sk.pseudo_base + 31 + length) % 65535 + 1, urg,  # folded, as in _build
-        _NOP_NOP_TS, (sk.host.now_ns // 1_000_000 + sk.ts_offset) & M32, sk.ts_recent,
+        _NOP_NOP_TS, (sk.wstamp_ns // 1_000_000 + sk.ts_offset) & M32, sk.ts_recent,  # paced: ahead of the clock
     )  # fmt: skip
 
 
@@ -177,6 +177,9 @@ def _send_bare(sk: Sock, flags: int, seq: int) -> int:
             flags |= URG
     if sk.ecn_flags & ecn.DEMAND_CWR:
         flags |= ECE
+    now = sk.host.now_ns
+    if now > sk.wstamp_ns:
+        sk.wstamp_ns = now
     th = established_header(sk, flags, seq, 0, urg)
     if sk.md5 is not None:
         th = md5.signed(sk, th, ())
@@ -184,9 +187,6 @@ def _send_bare(sk: Sock, flags: int, seq: int) -> int:
         delack.event_ack_sent(sk, 1)
     sk.segs_out += 1
     sk.mib.TcpOutSegs += 1
-    now = sk.host.now_ns
-    if now > sk.wstamp_ns:
-        sk.wstamp_ns = now
     # a pure ACK is charged 2 so that it hardly moves sk_wmem_alloc
     sk.wmem_alloc += 2
     error = sk.host.transmit(sk, th, (), 0, None, 0, 2, 0)

@@ -65,8 +65,12 @@ class Replay:
         with side:
             self._open()
             before = side.counters()
+            after: dict[str, int] | None = None
+            counted = self.run_data.get("counted_us", 1 << 60)
             for i, event in enumerate(self.run_data["events"]):
                 kind = event["ev"]
+                if after is None and event["t"] > counted:
+                    after = self._count(counted)
                 when_ns = self._when_ns(i, event)
                 if side.held is not None and kind in CAUSES:
                     side.held.free = self._at_once(i, event)
@@ -90,16 +94,20 @@ class Replay:
                     getattr(self, "_" + kind)(event)
                 self._take()
             last = self.run_data["events"][-1]["t"] if self.run_data["events"] else 0
-            counted = self.run_data.get("counted_us")
-            if counted is not None and side.held is None:
-                side.run_until(self.zero_ns + counted * 1000)
-                self._take()
-            after = side.counters()
+            if after is None:
+                after = self._count(min(counted, last + TAIL_US) if "counted_us" in self.run_data else last)
             missing = sum(event["ev"] in HOST_EVENTS for event in self.run_data["events"]) - sum(event["ev"] in HOST_EVENTS for event in self.events)
             if missing > 0 and side.held is None:
                 side.run_until(self.zero_ns + (last + TAIL_US) * 1000)
                 self._take()
         return {"handshake": self.handshake, "counters": moved(before, after), "events": self.events}
+
+    def _count(self, counted_us: int) -> dict[str, int]:
+        """The counters as the program saw them at that time."""
+        if self.side.held is None:
+            self.side.run_until(self.zero_ns + counted_us * 1000)
+            self._take()
+        return self.side.counters()
 
     def _late_timers(self) -> None:
         """High-resolution timers fire as late as the kernel's did: it takes a while to wake a processor."""

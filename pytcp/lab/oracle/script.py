@@ -182,8 +182,8 @@ class Runner:
                 getattr(self, "do_" + step["do"])(step)
             self.take()
         self.take()
-        after = self.side.counters()
         counted = self.now()
+        after = self.side.counters()
         self.take()
         # events of one instant keep their order
         self.events.sort(key=lambda event: event["t"])
@@ -499,8 +499,11 @@ class Runner:
                 if isinstance(result, int):
                     left -= result
                     continue
-            # a poll that finds no room asks to be woken, which shows: it is an event
-            self.events.append({"ev": "writable", "t": self.now(), "val": 0})
+                if result != "EAGAIN":
+                    return
+            else:
+                # a poll that finds no room asks to be woken, which shows: it is an event
+                self.events.append({"ev": "writable", "t": self.now(), "val": 0})
             events = len(self.events)
             until = self.now() + 2000
             while len(self.events) == events and self.now() < until:

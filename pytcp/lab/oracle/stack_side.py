@@ -23,8 +23,10 @@ from pytcp.link.offload import segment
 from pytcp.link.txring import TxRing
 from pytcp.net import sysctl
 from pytcp.net.stack import Stack
+from pytcp.net.truesize import GOOD_LINEAR, SKB, rx_truesize
 from pytcp.sockets.socket import Socket, StackHost
 from pytcp.tcp.info import TcpInfo
+from pytcp.tcp.skb import PAGE_FRAG, PAGE_LEAST
 
 from .frames import HOST_IP, HOST_MAC, LISTEN_PORT, PEER4, PEER_IP, PEER_MAC, PEER_PORT, VNET, HostFrame, parse
 from .kernel_side import MSG, OPTIONS, call, flat
@@ -302,8 +304,17 @@ class VirtualSide(StackSide):
             self.wire.rx(received)
             self.wire.rx_end()
 
+        self._build(len(frame))
         self.virtual.heap.call_later(0, arrive)
         self.virtual.run_for(0)
+
+    def _build(self, size: int) -> None:
+        """Peer and program are one task of the kernel's, and it builds a frame of the peer's in the page it copies the program's bytes to."""
+        if size <= GOOD_LINEAR:
+            page = self.stack.page_frag
+            page.skb = None
+            left = (page.left & ~63) - rx_truesize(size) + SKB
+            page.left = left if left >= PAGE_LEAST else PAGE_FRAG - rx_truesize(size) + SKB
 
     def hold(self) -> None:
         """Frames wait from now on until `release`."""
