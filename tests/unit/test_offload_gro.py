@@ -101,6 +101,12 @@ def test_cutting_a_merged_frame_gives_back_what_was_merged(coalesce: Coalescer) 
     assert offload.segment(TxFrame(merged.data, (), len(merged.data), merged.gso_type, merged.gso_size, 34, 16)) == frames
 
 
+@pytest.mark.parametrize("v6", [False, True])
+def test_signed_segments_stay_apart_each_with_its_digest(coalesce: Coalescer, v6: bool) -> None:
+    frames = [segment(i * 100, options=(("NOP", None), ("NOP", None), ("MD5", bytes([i]) * 16)), v6=v6) for i in range(4)]
+    assert [bytes(frame.data) for frame in coalesce(frames)] == frames
+
+
 def test_a_single_frame_stays_as_it_is(coalesce: Coalescer) -> None:
     only = segment(0)
     (frame,) = coalesce([only])
