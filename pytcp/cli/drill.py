@@ -17,6 +17,7 @@ from pytcp.drill.report import printable
 from pytcp.drill.run import TARGETS, Result, Settings, record_file
 from pytcp.drill.target import IP_MODES
 from pytcp.drill.verdict import as_json, as_junit, exit_status, table
+from pytcp.lab.named import naming
 from pytcp.tcp import profiles
 
 
@@ -30,13 +31,19 @@ def _pairs(words: tuple[str, ...], what: str) -> dict[str, str | None]:
     return found
 
 
-def _show(result: Result, verbose: bool, quiet: bool) -> None:
+def _show(result: Result, verbose: bool, quiet: bool, told: set[str]) -> None:
+    """told: reasons why scripts were skipped; the machine's is the same for all of them, and said once."""
     if quiet:
         return
     if result.verdict == "pass" and not verbose:
         return
     click.echo(f"{result.verdict:12} {result.target:6} {result.ip:11} {result.seconds:8.3f} s  {printable(result.file)}")
     if result.verdict == "pass":
+        return
+    if result.verdict == "skipped":
+        if result.reason not in told:
+            click.echo(f"    {result.reason}")
+        told.add(result.reason)
         return
     click.echo("\n".join(f"    {line}" for line in (result.report or result.reason).split("\n")))
 
@@ -104,11 +111,13 @@ def command(
         click.echo(text, nl=False)
         return 0
     jobs = [Job(script, name, ip) for name in targets for ip in ips for script in scripts]
-    results = run_jobs(jobs, settings, processes or default_processes(targets), lambda result: _show(result, verbose, json_))
+    told: set[str] = set()
+    results = run_jobs(jobs, settings, processes or default_processes(targets), lambda result: _show(result, verbose, json_, told))
     if json_:
         click.echo(as_json(results))
     else:
         click.echo(table(results))
     if junit is not None:
-        junit.write_text(as_junit(results), encoding="utf-8")
+        with naming(junit):
+            junit.write_text(as_junit(results), encoding="utf-8")
     return exit_status(results)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -12,7 +13,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from pytcp.cli import network
+from pytcp.cli import network, screen
+from pytcp.lab.named import naming
 
 if TYPE_CHECKING:
     from pytcp.sockets.http import Access, Response
@@ -102,13 +104,12 @@ def _field(text: str) -> tuple[str, str]:
 
 
 async def _get(net: network.Network, url: str, target: _Output, fields: list[tuple[str, str]], quiet: bool) -> int:
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     from pytcp.sockets.http import HttpError
     from pytcp.sockets.http import get as fetch
 
-    errors = Console(stderr=True)
+    errors = screen.console(stderr=True)
     off = quiet or not errors.is_terminal  # a log wants no bar, least of all a half-drawn one
     # an address in brackets is no markup
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
@@ -155,15 +156,20 @@ class _Output:
             self.begun = 0
 
     def write(self, data: bytes | bytearray) -> None:
-        if self.file is None:
-            self.file = open(self.name, "ab" if self.begun else "wb")  # noqa: SIM115
-        self.file.write(data)
+        with self._naming():
+            if self.file is None:
+                self.file = open(self.name, "ab" if self.begun else "wb")  # noqa: SIM115
+            self.file.write(data)
+
+    def _naming(self) -> AbstractContextManager[None]:
+        return naming("standard output" if self.name == "-" else self.name)
 
     def __enter__(self) -> _Output:
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
-        if self.file is not None and self.name != "-":
-            self.file.close()
-        elif self.file is not None:
-            self.file.flush()
+        with self._naming():
+            if self.file is not None and self.name != "-":
+                self.file.close()
+            elif self.file is not None:
+                self.file.flush()

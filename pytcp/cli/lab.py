@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from pytcp.cli import screen
 from pytcp.cli.lab_plot import plot
 from pytcp.cli.lab_sweep import sweep
 from pytcp.lab import experiment as experiments
-from pytcp.lab.experiment import ExperimentError, Figure, Setting, Table
+from pytcp.lab.experiment import ExperimentError, Figure, RunError, Setting, Table
+from pytcp.lab.named import naming
 from pytcp.lab.record import Record
 from pytcp.lab.runs import Result, file_of, run_all, run_all_real
 from pytcp.tcp import profiles
@@ -26,13 +27,9 @@ if TYPE_CHECKING:
 WIDTH = 120
 
 
-class Failed(click.ClickException):
-    """A mistake of the user's: one line, and the line of the file if there is one."""
-
-    exit_code = 2
-
-    def show(self, file: Any = None) -> None:
-        click.echo(f"pytcp: {self.message}", err=True)
+def complaint(error: Exception) -> click.ClickException:
+    """What becomes of it at the command line: work that failed, or wrong usage."""
+    return click.UsageError(str(error)) if isinstance(error, ExperimentError) and not isinstance(error, RunError) else click.ClickException(str(error))
 
 
 def _settings(words: tuple[str, ...]) -> list[tuple[str, Setting]]:
@@ -109,13 +106,11 @@ def run(
       pytcp lab run tso-autosizing --set rtt=10ms --set pytcp.grow_skb=1
       pytcp lab run ./mine.py --seed 7 --json
     """
-    from rich.console import Console
-
     settings = _settings(sets)
-    errors = Console(stderr=True)
+    errors = screen.console(stderr=True)
     for file in filter(None, (html, record, pcap)):
         if not Path(file).absolute().parent.is_dir():
-            raise Failed(f"{file}: there is no such folder")
+            raise click.UsageError(f"{file}: there is no such folder")
     if html:
         _check_plotly()
     if real:
@@ -140,7 +135,7 @@ def run(
                 status.update(f"{name}: writing {html}")
                 _report(result, kept, html)
     except ExperimentError as error:
-        raise Failed(str(error)) from None
+        raise complaint(error) from None
     if as_json:
         click.echo(json.dumps(result.as_json(), indent=2, ensure_ascii=False))
     else:
@@ -154,7 +149,7 @@ def _check_plotly() -> None:
     try:
         require()
     except ImportError as error:
-        raise Failed(str(error)) from None
+        raise complaint(error) from None
 
 
 def _report(result: Result, record: str, html: str) -> None:
@@ -166,20 +161,19 @@ def _report(result: Result, record: str, html: str) -> None:
     columns = [Column(figure.key, figure.label, figure.form, figure.claimed) for figure in shown(result)]
     notes = [("Differences", chosen.differences), ("Fitted", chosen.fitted), ("Published", (chosen.source,))]
     try:
-        write_html(
-            html, records, figures, chosen.published, title=f"{chosen.name}: {chosen.title}", summary=chosen.doc, columns=columns,
-            compare=chosen.compare, notes=[(heading, list(sentences)) for heading, sentences in notes if any(sentences)],
-            tables={name: outcome.tables for name, outcome in result.outcomes.items()},
-        )  # fmt: skip
+        with naming(html):
+            write_html(
+                html, records, figures, chosen.published, title=f"{chosen.name}: {chosen.title}", summary=chosen.doc, columns=columns,
+                compare=chosen.compare, notes=[(heading, list(sentences)) for heading, sentences in notes if any(sentences)],
+                tables={name: outcome.tables for name, outcome in result.outcomes.items()},
+            )  # fmt: skip
     except ImportError as error:
-        raise Failed(str(error)) from None
+        raise complaint(error) from None
 
 
 def show(result: Result, settings: list[tuple[str, Setting]], real: bool = False) -> None:
     """Print a result for a person: figures beside the published ones, ratios, tables, and what to make of it. real: it ran over a TAP."""
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    console = screen.console(highlight=False)
     chosen = result.experiment
     console.print(f"{chosen.name}: {chosen.title}", markup=False)
     if real:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from pytcp.cli import screen
 from pytcp.lab import palette
 
 if TYPE_CHECKING:
@@ -111,11 +111,9 @@ def _title(records: dict[str, Record]) -> str:
 
 
 def _print(records: dict[str, Record], shown: Drawable, what: Sequence[str], width: int | None, height: int) -> None:
-    from rich.console import Console
-
     from pytcp.lab.braille import draw
 
-    console = Console(width=width or (None if sys.stdout.isatty() else 120), highlight=False)
+    console = screen.console(columns=width, highlight=False)
     picture = draw(*shown, what, console.width, height)
     if not picture:
         raise click.ClickException("the record has nothing of that")

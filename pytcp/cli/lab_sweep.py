@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pytcp.cli import screen
 from pytcp.tcp import profiles
 
 if TYPE_CHECKING:
@@ -62,18 +62,17 @@ def sweep(
       pytcp lab sweep scaling-ratio --grid rtt=10ms,100ms --grid cc=reno,cubic --seeds 20
       pytcp lab sweep ./mine.py --grid size=1MB,10MB --out mine.parquet
     """
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     from pytcp.lab import sweep as sweeps
     from pytcp.lab.experiment import ExperimentError
 
-    from .lab import Failed
+    from .lab import complaint
 
     grid: dict[str, list[str]] = {}
     for key, values in pairs(grids, "--grid"):
         grid.setdefault(key, []).extend(value.strip() for value in values.split(","))
-    errors = Console(stderr=True)
+    errors = screen.console(stderr=True)
     try:
         planned = sweeps.plan(name, grid, range(seed, seed + seeds), variants, pairs(sets, "--set"), profile or "")
         target = out or Path(f"{planned.experiment.name}-sweep.csv")
@@ -95,7 +94,7 @@ def sweep(
             click.echo(f"{done} of {len(planned.points)} runs are in {target}; the same command goes on from there", err=True)
             raise
     except ExperimentError as error:
-        raise Failed(str(error)) from None
+        raise complaint(error) from None
     _summary(planned, target, grid)
     for point in failed[:5]:
         settings = ", ".join(f"{key}={value}" for key, value in point.settings)
@@ -109,7 +108,6 @@ def sweep(
 def _summary(planned: Sweep, target: Path, grid: Mapping[str, Sequence[str]]) -> None:
     """Medians over the seeds, with their range, of the figures that the experiment describes."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -129,7 +127,7 @@ def _summary(planned: Sweep, target: Path, grid: Mapping[str, Sequence[str]]) ->
             values = [float(row[figure.key]) for row in rows if row.get(figure.key) not in (None, "")]
             cells.append(Text(_spread(values, figure.form), no_wrap=True))  # a heading may be broken, a number may not
         shown.add_row(*key, *cells)
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    console = screen.console(highlight=False)
     if figures:
         console.print(shown)
         if len(groups) > SHOWN:

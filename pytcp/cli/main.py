@@ -6,6 +6,7 @@ Exit status: 0 done; 1 the work failed (one line on standard error says why); 2 
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -80,14 +81,25 @@ class LazyGroup(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             name, command, rest = super().resolve_command(ctx, args)
-            self.running = f"{ctx.command_path} {name}"
+            self.running = " ".join([ctx.command_path, str(name), *_subcommands(command, rest)])
             return name, command, rest
-        except click.UsageError as error:
-            raise click.UsageError(f"{error.message} There are: {', '.join(sorted(COMMANDS))}.", ctx) from error
+        except click.UsageError:
+            from pytcp.lab.units import near
+
+            found = near(args[0], sorted(COMMANDS), 0.6)
+            hint = f"near: {', '.join(found)}. {ctx.command_path} --help lists all." if found else f"there are: {', '.join(sorted(COMMANDS))}."
+            raise click.UsageError(f"No such command {args[0]!r}; {hint}", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(sorted(COMMANDS.items()))
+
+
+def _subcommands(command: click.Command | None, words: list[str]) -> list[str]:
+    """The words of a call, behind a command, that are commands of it."""
+    if isinstance(command, click.Group) and words and words[0] in command.commands:
+        return [words[0], *_subcommands(command.commands[words[0]], words[1:])]
+    return []
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -166,6 +178,7 @@ def _open_standard_streams() -> None:
 def run_command(command: click.Command, name: str) -> int:
     """Run a command line to its exit status; SIGTERM and SIGHUP clean up as Ctrl-C does, errors of the world are one line."""
     _open_standard_streams()
+    logging.getLogger("pytcp.link.pcapng").addHandler(logging.NullHandler())  # the command itself says which file is full
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # A background job of a script. Ctrl-C stays unheard, being blocked; the handler is there for the others below, who
         # could not end trio's loop in good order without it.

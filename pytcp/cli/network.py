@@ -174,10 +174,12 @@ def run(where: Where, program: Callable[[Network], Awaitable[int]]) -> int:
     with _place(where) as (link, testbed, addresses):
 
         async def main() -> int:
-            async with _stack(where, link, testbed, addresses) as network, _peer_command(where, testbed):
+            async with _stack(where, link, testbed, addresses, recording) as network, _peer_command(where, testbed):
                 return await program(network)
 
-        return trio.run(main)
+        with recorded(where) as recording:
+            status = trio.run(main)
+        return recording.status(status)
 
 
 def environment(testbed: Testbed) -> dict[str, str]:
@@ -273,37 +275,54 @@ def _adopt(fd: int) -> Link:
 
 
 @contextlib.asynccontextmanager
-async def _stack(where: Where, link: Link, testbed: Testbed | None, addresses: tuple[str, ...]) -> AsyncIterator[Network]:
+async def _stack(where: Where, link: Link, testbed: Testbed | None, addresses: tuple[str, ...], recording: Recording) -> AsyncIterator[Network]:
     from pytcp.lab.wired import open_wired
 
-    with recorded(where) as writer:
-        async with open_wired(link, addresses, writer=writer, **where.stack_options()) as wired:
-            yield Network(wired.stack, testbed, addresses, PATIENCE if where.peer is not None else 0.0)
+    async with open_wired(link, addresses, writer=recording.writer, **where.stack_options()) as wired:
+        yield Network(wired.stack, testbed, addresses, PATIENCE if where.peer is not None else 0.0)
+
+
+@dataclass
+class Recording:
+    """What is recorded, and whether a file of it broke off."""
+
+    writer: PcapngWriter | None = None
+    broken: bool = False
+
+    def status(self, status: int) -> int:
+        """The exit status of a command that would end with `status`."""
+        return status or int(self.broken)
+
+    def ended(self, what: str, path: str, number: int, things: str, error: OSError | None) -> None:
+        """Say what there is."""
+        if error is None:
+            click.echo(f"{what}: {path} ({number:,} {things})", err=True)
+        else:
+            self.broken = True
+            say(f"{path}: {error.strerror or error}: the {what} breaks off")
 
 
 @contextlib.contextmanager
-def recorded(where: Where) -> Iterator[PcapngWriter | None]:
-    """What --pcap and --trace ask for: gives the writer of packets, listens to every stack made meanwhile, and says at the end what there is."""
+def recorded(where: Where) -> Iterator[Recording]:
+    """What --pcap and --trace ask for: listens to every stack made meanwhile, and says at the end what there is."""
     from pytcp.lab.tracefile import TraceFile
     from pytcp.link.pcapng import PcapngWriter
     from pytcp.net.tracer import every_stack
 
+    recording = Recording()
     with contextlib.ExitStack() as ends:
         if where.trace is not None:
+            path = where.trace
             trace = TraceFile(where.trace, experiment=" ".join(click.get_current_context().command_path.split()))
-            ends.callback(lambda: _note("trace", where.trace, trace.events, "events", trace.error))
+            ends.callback(lambda: recording.ended("trace", path, trace.events, "events", trace.error))
             ends.callback(trace.close)
             ends.enter_context(every_stack(trace.listener))
-        writer = None
         if where.pcap is not None:
-            writer = packets = PcapngWriter(where.pcap)
-            ends.callback(lambda: _note("capture", where.pcap, packets.packets, "packets", packets.error))
+            capture = where.pcap
+            recording.writer = packets = PcapngWriter(capture)
+            ends.callback(lambda: recording.ended("capture", capture, packets.packets, "packets", packets.error))
             ends.callback(packets.close)
-        yield writer
-
-
-def _note(what: str, path: str | None, number: int, things: str, error: OSError | None) -> None:
-    click.echo(f"{what}: {path} ({number:,} {things})" if error is None else f"{what} stopped: {error.strerror}", err=True)
+        yield recording
 
 
 @contextlib.asynccontextmanager

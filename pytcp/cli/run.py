@@ -53,13 +53,13 @@ def command(where: network.Where, module: str | None, nameserver: tuple[str, ...
             raise click.UsageError(f"PROGRAM {arguments[0]!r} {wrong}.")
     from pytcp.lab.launch import Launcher
 
-    with network._place(where) as (link, testbed, addresses), network.recorded(where) as writer, _environment(testbed):
-        launcher = Launcher(_opener(where, link, testbed, addresses, writer), nameserver)
+    with network._place(where) as (link, testbed, addresses), network.recorded(where) as recording, _environment(testbed):
+        launcher = Launcher(_opener(where, link, testbed, addresses, recording.writer), nameserver)
         with _secluded(addresses), launcher.installed():
             status = execute(module, arguments)
         if not launcher.runs:
             network.say("the program never called trio.run, so nothing of it was on pytcp")
-    return status
+    return recording.status(status)
 
 
 def _numeric(text: str) -> bool:

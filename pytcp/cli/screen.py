@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pytcp.lab.named import naming
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -58,9 +60,9 @@ def table(rows: Sequence[Sequence[str]], right: Collection[int] = (), gap: int =
 
 
 def fits(lines: Sequence[str]) -> bool:
-    """Whether no line is wider than the terminal, if there is one."""
-    edge = width()
-    return edge is None or all(len(click.unstyle(line)) <= edge for line in lines)
+    """Whether no line is wider than the terminal, or than PIPE columns where there is none."""
+    edge = width() or PIPE
+    return all(len(click.unstyle(line)) <= edge for line in lines)
 
 
 def wrapped(text: str, indent: str = "", hanging: str | None = None, most: int = PIPE) -> list[str]:
@@ -91,5 +93,6 @@ def write_json(file: str, value: object) -> bool:
     if file == STDOUT:
         click.echo(text, nl=False)
     else:
-        Path(file).write_text(text)
+        with naming(file):
+            Path(file).write_text(text)
     return file == STDOUT

@@ -36,6 +36,7 @@ from pytcp.net import sysctl
 from pytcp.tcp import profiles
 
 from . import experiments, units
+from .named import naming
 from .record import Record
 from .units import Between, Kind
 
@@ -52,6 +53,10 @@ ALIASES = {"cc": "net.ipv4.tcp_congestion_control"}
 
 class ExperimentError(Exception):
     """The user's mistake: in the settings, or in an experiment's file; the message says where."""
+
+
+class RunError(ExperimentError):
+    """The call made sense, the work failed: a mistake in an experiment's file, something that is not there or in the way."""
 
 
 class Figure(NamedTuple):
@@ -229,8 +234,10 @@ class Experiment:
         try:
             sysctl.set_(sysctl.Sysctl(), name, value if isinstance(value, int) else str(value))
         except sysctl.UnknownSysctl:
-            known = [*self.parameters, *ALIASES, *(entry.name for entry in sysctl.TABLE)]
-            raise ExperimentError(f"{self.name} has no setting {key!r}; {units.nearest(name, known)}") from None
+            own = [*self.parameters, *ALIASES]
+            near = units.near(name, [*own, *(entry.name for entry in sysctl.TABLE)])
+            hint = f"near: {', '.join(near)}" if near else f"there are: {', '.join(own)}, or any sysctl"
+            raise ExperimentError(f"{self.name} has no setting {key!r}; {hint}") from None
         except OSError as error:
             raise ExperimentError(str(error.strerror)) from None
         return host, name, value
@@ -305,7 +312,7 @@ def _in_module(namespace: Mapping[str, Any], path: str, wanted: str) -> Experime
     raise ExperimentError(f"{path}: has no experiment {wanted!r}; {ask}" if wanted else f"{path}: has {len(found)} experiments; {ask}")
 
 
-def blame(error: BaseException, file: Path, otherwise: int = 1) -> ExperimentError:
+def blame(error: BaseException, file: Path, otherwise: int = 1) -> RunError:
     """`error` as a message that shows the line of `file` it came from; the line `otherwise` if it came from none."""
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).resolve() == file:
         line, what = error.lineno or 1, error.msg
@@ -316,7 +323,7 @@ def blame(error: BaseException, file: Path, otherwise: int = 1) -> ExperimentErr
         name = "" if isinstance(error, ExperimentError | OSError) else type(error).__name__
         what = ": ".join(part for part in (name, text) if part) or type(error).__name__
     linecache.checkcache(str(file))
-    return ExperimentError(f"{file}:{line}: {what}\n    {linecache.getline(str(file), line).strip()}")
+    return RunError(f"{file}:{line}: {what}\n    {linecache.getline(str(file), line).strip()}")
 
 
 # --- running them ---
@@ -380,6 +387,9 @@ def run_variant(
         raise blame(error, chosen.file, inspect.getsourcelines(chosen.run)[1]) from error
     finally:
         world.close()
+    if world.capture_error is not None:
+        raise OSError(world.capture_error.errno, world.capture_error.strerror, pcap)
     if kept is not None:
-        kept.write_jsonl(record)
+        with naming(record):
+            kept.write_jsonl(record)
     return Outcome(figures, world.tables)

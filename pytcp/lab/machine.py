@@ -31,6 +31,7 @@ MISSING: Literal["missing"] = "missing"
 Status = Literal["ok", "optional", "missing"]
 
 TUN = "/dev/net/tun"
+NO_C = "PYTCP_NO_C=1"
 MAKE = "rm -f {0}; mkdir -p {1}; mknod {0} c 10 200"
 INSTEAD = "testbeds use a veth pair and a packet socket instead"
 PROGRAMS = {
@@ -88,12 +89,12 @@ def privileges() -> Check:
         return Check("privileges", OK, "root")
     reason = rootless.probe()
     if not reason:
-        return Check("privileges", OK, "ordinary user; user namespaces are allowed")
+        return Check("privileges", OK, f"{'ordinary user' if os.geteuid() else 'root of a container'}; user namespaces are allowed")
     without = f"without {' and '.join(lacking)}" if lacking else "not root, though capable"
     # sudo does not look for `pytcp` in a virtual environment
     as_root = f"run as root: sudo {sys.executable} -m pytcp ...; or allow user namespaces"
     remedy = as_root if os.geteuid() else "in a container: --cap-add NET_ADMIN --cap-add SYS_ADMIN"
-    return Check("privileges", MISSING, f"{without}; {reason}", remedy)
+    return Check("privileges", MISSING, f"{without}; {reason}" if os.geteuid() else reason, remedy)
 
 
 def tun_device(path: str = TUN) -> Check:
@@ -148,9 +149,14 @@ def tap_offloads() -> Check:
             return Check("TAP", status, detail, "" if status == OK else "a newer kernel offers TSO on TAP devices")
         return Check("TAP", OPTIONAL, "the kernel takes no offload setting", "a newer kernel offers TSO on TAP devices")
     except OSError as exc:
-        return Check("TAP", OPTIONAL, f"cannot make a TAP device: {exc.strerror}", "run as root (CAP_NET_ADMIN)")
+        return Check("TAP", OPTIONAL, f"cannot make a TAP device: {exc.strerror}", _more_rights("NET_ADMIN"))
     finally:
         os.close(fd)
+
+
+def _more_rights(capability: str) -> str:
+    """What to do where `capability` is wanting. Who is root already is so of a container, or of a user namespace."""
+    return f"in a container: --cap-add {capability}" if os.geteuid() == 0 else f"run as root (CAP_{capability})"
 
 
 def namespaces() -> Check:
@@ -160,7 +166,7 @@ def namespaces() -> Check:
         with Namespace():
             pass
     except OSError as exc:
-        return Check("namespaces", MISSING, exc.strerror or str(exc), "run as root; in a container: --cap-add SYS_ADMIN; the kernel needs CONFIG_NET_NS")
+        return Check("namespaces", MISSING, exc.strerror or str(exc), f"{_more_rights('SYS_ADMIN')}; the kernel needs CONFIG_NET_NS")
     return Check("namespaces", OK, "network namespaces can be made")
 
 
@@ -207,6 +213,8 @@ def c_helpers() -> Check:
         if compiler is None:
             return Check("C helpers", OPTIONAL, "built; no C compiler now, so no tools/bench", "apt-get install gcc libc6-dev")
         return Check("C helpers", OK, f"built; compiler {compiler}")
+    if native.reason == NO_C:
+        return Check("C helpers", OPTIONAL, f"{NO_C}: pure Python instead, slower per byte", "unset PYTCP_NO_C")
     detail = f"{native.reason}{'' if compiler else '; no C compiler'}: pure Python instead, slower per byte"
     first = "" if compiler else "apt-get install gcc libc6-dev python3-dev; then "
     return Check("C helpers", OPTIONAL, detail, f"{first}install pytcp again: {sys.executable} -m pip install --force-reinstall --no-deps .")

@@ -66,6 +66,15 @@ def uninterrupted() -> Iterator[None]:
             signal.raise_signal(number)
 
 
+def _explain(exc: OSError, run: str) -> str:
+    """pyroute2 says what failed, where an error says why: both, and the folder. run: that of the names."""
+    said = exc.strerror or str(exc)
+    if not exc.errno or not said.endswith(" failed"):
+        return said
+    what = f"mount on {run}" if said.endswith(" rundir failed") else said.removesuffix(" failed")
+    return f"{what}: {os.strerror(exc.errno)}"
+
+
 def _setns(fd: int) -> None:
     if _libc.setns(fd, CLONE_NEWNET) != 0:
         err = ctypes.get_errno()
@@ -187,7 +196,7 @@ class Namespace:
     def open(self) -> None:
         """Make it, with its loopback up."""
         if os.geteuid() != 0:
-            raise TestbedError(errno.EPERM, "a testbed needs root, or `pytcp.lab.rootless.enter()` before it (`pytcp doctor` tries both)")
+            raise TestbedError(errno.EPERM, "a network namespace needs root: run as root")
         from pyroute2 import netns
 
         run = netns.NETNS_RUN_DIR
@@ -199,7 +208,7 @@ class Namespace:
                 try:
                     self._make()
                 except OSError as exc:
-                    raise TestbedError(exc.errno or errno.EPERM, f"cannot make a network namespace: {exc.strerror or exc}") from exc
+                    raise TestbedError(exc.errno or errno.EPERM, f"cannot make a network namespace: {_explain(exc, os.path.realpath(run))}") from exc
                 # an interruption between two statements of whoever opens it may find nobody to close it
                 atexit.register(self.close)
             with self.netlink() as ip:

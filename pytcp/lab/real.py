@@ -25,6 +25,7 @@ from pytcp.sockets.open import TrioStack, open_stack
 
 from . import units
 from .experiment import Experiment, ExperimentError, Outcome, Setting, Table, checked, empty_record
+from .named import naming
 from .record import Record, Row
 from .sampler import Sampler
 from .testbed import Testbed
@@ -171,8 +172,11 @@ def run_real(
     finally:
         if writer is not None:
             writer.close()
+    if writer is not None and writer.error is not None:
+        raise OSError(writer.error.errno, writer.error.strerror, pcap)
     if kept is not None:
-        kept.write_jsonl(record)
+        with naming(record):
+            kept.write_jsonl(record)
     return outcome
 
 

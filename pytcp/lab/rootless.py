@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import threading
 
@@ -23,16 +24,32 @@ CLONE_NEWNET = 0x40000000
 CLONE_NEWNS = 0x00020000
 CAP_NET_ADMIN = 12
 CAP_SYS_ADMIN = 21
+NS_GET_USERNS = 0xB701
 NEEDED = {"CAP_NET_ADMIN": CAP_NET_ADMIN, "CAP_SYS_ADMIN": CAP_SYS_ADMIN}
+WHERE = {"CAP_NET_ADMIN": "net", "CAP_SYS_ADMIN": "mnt"}  # the kind of namespace it is wanted over
 
 _entered_as: int | None = None
 
 
 def lacking() -> list[str]:
-    """The capabilities a testbed needs and this process has not, by name."""
+    """The capabilities a testbed needs and this process has not, by name.
+
+    They are wanted over the network and the mounts it is in: root of a user namespace only (`unshare -rU`) has all of them, and not there."""
     with open("/proc/self/status") as file:
         effective = next((int(line.split()[1], 16) for line in file if line.startswith("CapEff:")), 0)
-    return [name for name, bit in NEEDED.items() if not effective >> bit & 1]
+    return [name for name, bit in NEEDED.items() if not (effective >> bit & 1 and _ours(WHERE[name]))]
+
+
+def _ours(kind: str) -> bool:
+    """Whether our namespace of a kind belongs to our user namespace, or to one below."""
+    namespace = os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.close(fcntl.ioctl(namespace, NS_GET_USERNS))
+    except PermissionError:
+        return False
+    finally:
+        os.close(namespace)
+    return True
 
 
 def entered() -> int | None:
@@ -54,7 +71,8 @@ def enter() -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWNS) != 0:
         number = ctypes.get_errno()
-        raise TestbedError(number, f"needs root, or user namespaces for ordinary users: {explain(number)}")
+        who = "needs root, or user namespaces for ordinary users" if uid else f"root without {' and '.join(lacking())}, and no user namespace to be had"
+        raise TestbedError(number, f"{who}: {explain(number)}")
     try:
         for name, text in (("uid_map", f"0 {uid} 1"), ("setgroups", "deny"), ("gid_map", f"0 {gid} 1")):
             with open(f"/proc/self/{name}", "w") as file:
@@ -89,8 +107,10 @@ def probe() -> str:
 
 def explain(number: int) -> str:
     """What stands in the way of unshare(CLONE_NEWUSER), and how to change it."""
-    if number == errno.ENOSPC or _setting("/proc/sys/user/max_user_namespaces") == "0":
-        return "sysctl user.max_user_namespaces is used up or 0"
+    limits = [f"user.max_{kind}_namespaces" for kind in ("user", "net", "mnt")]
+    none = [name for name in limits if _setting(f"/proc/sys/{name.replace('.', '/')}") == "0"]
+    if none or number == errno.ENOSPC:
+        return f"sysctl {(none or limits)[0]} is used up or 0"
     if _setting("/proc/sys/kernel/unprivileged_userns_clone") == "0":
         return "sysctl kernel.unprivileged_userns_clone is 0"
     if _setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1":

@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NamedTuple
 
-from .experiment import Experiment, ExperimentError, Outcome, Setting, load, run_variant
+from .experiment import Experiment, Outcome, RunError, Setting, load, run_variant
 
 
 class Result(NamedTuple):
@@ -128,7 +128,7 @@ def starting() -> Iterator[None]:
 
 @contextlib.contextmanager
 def workers(count: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of processes; none of them outlives the block, however it ends. Raises ExperimentError when one was killed."""
+    """A pool of processes; none of them outlives the block, however it ends. Raises RunError when one was killed."""
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"), initializer=_worker)
     done = False
@@ -136,7 +136,7 @@ def workers(count: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
         done = True
     except BrokenProcessPool as error:
-        raise ExperimentError("a process that ran a part of it was killed (out of memory?)") from error
+        raise RunError("a process that ran a part of it was killed (out of memory?)") from error
     finally:
         pool.shutdown(wait=done, cancel_futures=True)
         if not done:

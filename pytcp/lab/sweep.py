@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import pytcp
 
-from .experiment import Experiment, ExperimentError, Setting, load, run_variant
+from .experiment import Experiment, ExperimentError, RunError, Setting, load, run_variant
 from .runs import processors, starting, workers
 from .units import nearest
 
@@ -137,18 +137,18 @@ def on_dask(sweep: Sweep, points: Sequence[Point], address: str) -> Results:
     try:
         distributed: Any = importlib.import_module("distributed")
     except ImportError:
-        raise ExperimentError(NO_DASK) from None
+        raise RunError(NO_DASK) from None
     try:
         client = distributed.Client(address, timeout=DASK_TIMEOUT, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
-        raise ExperimentError(f"no Dask scheduler at {address}: {error or 'no answer'}") from None
+        raise RunError(f"no Dask scheduler at {address}: {error or 'no answer'}") from None
     which = sweep.which if sweep.experiment.builtin else str(sweep.experiment.file)
     _, colon, name = sweep.which.partition(":")
     try:
         strange = {str(where): found for where, found in client.run(versions).items() if found["pytcp"] != pytcp.__version__}
         if strange:
             where, found = next(iter(strange.items()))
-            raise ExperimentError(f"the worker {where} has pytcp {found['pytcp']}, not {pytcp.__version__}")
+            raise RunError(f"the worker {where} has pytcp {found['pytcp']}, not {pytcp.__version__}")
         futures = {client.submit(run_point, which + colon + name, point, sweep.profile, sweep.sets, pure=False): point for point in points}
         try:
             for future in distributed.as_completed(list(futures), loop=client.loop):
@@ -179,11 +179,11 @@ class Journal:
         try:
             head = json.loads(lines[0])["sweep"]
         except (ValueError, KeyError, TypeError):
-            raise ExperimentError(f"{self.path}: no journal of a sweep; remove it, or choose another --out") from None
+            raise RunError(f"{self.path}: no journal of a sweep; remove it, or choose another --out") from None
         for key, value in self._identity.items():
             if head.get(key) != value:
                 what = "its file has changed" if key == "source" else f"{key} {head.get(key)} and not {value}"
-                raise ExperimentError(f"{self.path} holds results of another sweep: {what}. Remove it, or choose another --out")
+                raise RunError(f"{self.path} holds results of another sweep: {what}. Remove it, or choose another --out")
         known = set(sweep.points)
         for line in lines[1:]:
             try:
@@ -274,7 +274,7 @@ def writer(out: Path) -> Callable[[Path, list[dict[str, Any]]], None]:
         try:
             import pyarrow  # noqa: F401
         except ImportError:
-            raise ExperimentError(NO_PARQUET) from None
+            raise RunError(NO_PARQUET) from None
         return _write_parquet
     raise ExperimentError(f"{out}: a table is .csv or .parquet; {nearest(suffix, ('.csv', '.parquet'))}")
 

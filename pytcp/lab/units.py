@@ -67,11 +67,21 @@ _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE]([+-]?[0-9]+))?\s*([
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown word: what is near it, or else all there is."""
     names = list(known)
-    lower = {name.lower(): name for name in reversed(names)}
-    near = difflib.get_close_matches(word.lower(), lower, n=3, cutoff=0.5)
-    if near:
-        return "near: " + ", ".join(lower[name] for name in near)
-    return "there are: " + ", ".join(names)
+    found = near(word, names)
+    return "near: " + ", ".join(found) if found else "there are: " + ", ".join(names)
+
+
+def near(word: str, known: Iterable[str], cutoff: float = 0.5) -> list[str]:
+    """The names that are like `word`, the nearest first, three at most. Of dotted ones the last part counts: they all begin alike.
+
+    cutoff: how like, from 0 to 1."""
+    names = list(known)
+    dotted = any("." in name for name in names)
+    parts: dict[str, list[str]] = {}
+    for name in names:
+        parts.setdefault(name.lower().rpartition(".")[2] if dotted else name.lower(), []).append(name)
+    wanted = word.lower().rpartition(".")[2] if dotted else word.lower()
+    return [name for part in difflib.get_close_matches(wanted, parts, n=3, cutoff=0.7 if dotted else cutoff) for name in parts[part]][:3]
 
 
 def parse(text: str, kind: Kind) -> int:

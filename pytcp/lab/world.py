@@ -14,7 +14,7 @@ from pytcp.clock.virtual import VirtualRuntime
 from pytcp.link.pcapng import PcapngWriter
 
 from . import units, wires
-from .experiment import ExperimentError, Setting, Table
+from .experiment import RunError, Setting, Table
 from .hosts import Host
 from .record import Record, Row
 from .sampler import Sampler
@@ -104,10 +104,15 @@ class World:
             yield from wire.queues()
 
     def check_hosts(self) -> None:
-        """Every host that a setting names was there. Raises ExperimentError."""
+        """Every host that a setting names was there. Raises RunError."""
         for to, name, _ in self._sysctls:
             if to and to not in self.hosts:
-                raise ExperimentError(f"there is no host {to!r} for {to}:{name}; {units.nearest(to, self.hosts)}")
+                raise RunError(f"there is no host {to!r} for {to}:{name}; {units.nearest(to, self.hosts)}")
+
+    @property
+    def capture_error(self) -> OSError | None:
+        """What ended the capture early."""
+        return None if self._writer is None else self._writer.error
 
     def close(self) -> None:
         """End all stacks and the capture."""

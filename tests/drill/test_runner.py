@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -308,6 +309,23 @@ def test_a_table_per_folder() -> None:
     assert lines[1][:5] == ["a", "pytcp", "ipv4", "1", "1"]
     assert lines[-1] == ["total", "1", "1", "1"]
     assert counts([PASSED, FAILED, SKIPPED])["skipped"] == 1
+
+
+def test_why_the_machine_cannot_run_scripts_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.pkt", "b.pkt"):
+        (tmp_path / name).write_text(OPEN)
+    results = [Result(name, "kernel", "ipv4", "skipped", "not root", report=f"{name}: not root") for name in ("a.pkt", "b.pkt")]
+
+    def run(jobs: list[Job], settings: Settings, processes: int, on_result: Callable[[Result], None]) -> list[Result]:
+        for result in results:
+            on_result(result)
+        return results
+
+    monkeypatch.setattr("pytcp.cli.drill.run_jobs", run)
+    said = CliRunner().invoke(command, ["--target", "kernel", str(tmp_path)], standalone_mode=False)
+    assert said.return_value == 77
+    assert said.stdout.count("not root") == 1
+    assert said.stdout.count("skipped      kernel") == 2
 
 
 def test_a_run_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

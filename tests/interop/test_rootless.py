@@ -5,6 +5,7 @@ The user is 65534. Their interpreter is the first that user may run and that fin
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -172,7 +173,22 @@ def test_where_user_namespaces_are_refused_the_commands_say_why() -> None:
     ]
     done = subprocess.run([*unshare, sys.executable, "-m", "pytcp", "ping"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr == "pytcp ping: needs root, or user namespaces for ordinary users: sysctl user.max_user_namespaces is used up or 0\n"
+    lacking = "root without CAP_NET_ADMIN and CAP_SYS_ADMIN, and no user namespace to be had"
+    assert done.stderr == f"pytcp ping: {lacking}: sysctl user.max_user_namespaces is used up or 0\n"
+
+
+def test_root_of_a_user_namespace_only_has_no_rights_over_the_machines_network_and_enters_another() -> None:
+    done = subprocess.run(["unshare", "-rU", sys.executable, "-m", "pytcp", "ping", "-c", "1"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    none_more = ["unshare", "-rU", "sh", "-c", 'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"', "sh", sys.executable, "-m", "pytcp"]
+    done = subprocess.run([*none_more, "doctor", "--json"], capture_output=True, text=True, timeout=60, check=False)
+    found = {check["name"]: check for check in json.loads(done.stdout)}
+    assert done.returncode == 1
+    assert found["privileges"]["status"] == "missing"
+    assert found["privileges"]["detail"].startswith("root without CAP_NET_ADMIN and CAP_SYS_ADMIN")
+    assert "user.max_net_namespaces" in found["privileges"]["detail"]
+    assert found["namespaces"]["detail"] == "cannot make a network namespace: mount on /run/netns: Operation not permitted"
+    assert "run as root" not in found["namespaces"]["remedy"]
 
 
 def test_root_needs_no_user_namespace() -> None:

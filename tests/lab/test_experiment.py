@@ -47,10 +47,11 @@ def cli(*words: str | Path) -> Result:
     return CliRunner().invoke(command, [str(word) for word in words])
 
 
-def message(*words: str | Path) -> str:
-    """What a run that must fail with status 2 says, on one line beside the quoted source."""
+def message(*words: str | Path, status: int = 2) -> str:
+    """What a run that must fail says: with status 2 and its usage when the call is wrong, with 1 and the line when a file is."""
     result = cli("run", *words, "-j", "1")
-    assert result.exit_code == 2, result.output
+    assert result.exit_code == status, result.output
+    assert ("Usage: " in result.output) is (status == 2)
     assert "Traceback" not in result.output
     return result.output
 
@@ -136,7 +137,26 @@ def test_the_users_setting_is_the_last(own: Path) -> None:
     ],
 )
 def test_a_wrong_setting_says_what_is_near(own: Path, setting: str, says: str) -> None:
-    assert says in message(own, "--set", setting)
+    assert says in message(own, "--set", setting, status=1 if setting.startswith("clinet:") else 2)  # hosts are known when it has run
+
+
+def test_a_setting_like_nothing_gets_the_experiments_own_and_not_every_sysctl(own: Path) -> None:
+    assert "mine has no setting 'xyzzy'; there are: size, rtt, how, fast, share, n, cc, or any sysctl\n" in message(own, "--set", "xyzzy=1")
+    assert "; near: net.ipv4.tcp_sack, net.ipv4.tcp_dsack\n" in message(own, "--set", "net.ipv4.tcp_sackk=1")
+
+
+def test_of_dotted_names_those_are_near_whose_last_part_is() -> None:
+    sysctls = ["net.ipv4.tcp_ecn", "net.ipv4.tcp_sack", "net.ipv4.tcp_mem"]
+    assert units.near("net.ipv4.tcp_sackk", sysctls) == units.near("tcp_sackk", sysctls) == ["net.ipv4.tcp_sack"]
+    assert units.near("net.ipv4.nothing", sysctls) == []
+    assert units.near("MBIT", ["Mbit", "kbit"])[0] == "Mbit"
+
+
+def test_a_disk_that_is_full_is_told_with_the_file(own: Path) -> None:
+    for option in ("--pcap", "--record"):
+        result = cli("run", own, "--variant", "plain", option, "/dev/full")
+        assert isinstance(result.exception, OSError)
+        assert (result.exception.filename, result.exception.strerror) == ("/dev/full", "No space left on device")
 
 
 def test_an_unknown_name_or_variant_says_what_is_near(own: Path) -> None:
@@ -166,7 +186,7 @@ def test_an_unknown_name_or_variant_says_what_is_near(own: Path) -> None:
 )
 def test_a_mistake_shows_its_own_line(own: Path, old: str, new: str, line: int, says: str) -> None:
     own.write_text(OWN.replace(old, new))
-    output = message(own)
+    output = message(own, status=1)
     assert says in output
     if line:
         assert f"{own}:{line}: " in output
@@ -201,7 +221,7 @@ def test_variants_that_differ_in_a_sysctl_of_one_host_stay_apart(own: Path) -> N
 
 def test_a_wire_refuses_an_mtu_that_ip_does_not_have(own: Path) -> None:
     own.write_text(OWN.replace("delay=rtt // 2", "delay=rtt // 2, mtu=3"))
-    assert "an mtu of 3 bytes; IPv4 has 68 to 65535" in message(own)
+    assert "an mtu of 3 bytes; IPv4 has 68 to 65535" in message(own, status=1)
 
 
 def test_the_notes_of_an_experiment_are_not_said_of_other_settings(own: Path) -> None:
@@ -212,7 +232,7 @@ def test_the_notes_of_an_experiment_are_not_said_of_other_settings(own: Path) ->
 
 def test_a_setting_that_makes_no_sense_shows_where_it_failed(own: Path) -> None:
     own.write_text(OWN.replace("delay=rtt // 2", "delay=rtt // n // (n - 2)"))
-    assert re.search(r"mine\.py:\d+: ZeroDivisionError", message(own))
+    assert re.search(r"mine\.py:\d+: ZeroDivisionError", message(own, status=1))
 
 
 @pytest.mark.parametrize("name", names())

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import pytcp
+from pytcp.cli import http, network
 from pytcp.cli.main import COMMANDS, cli, expected, one_line, run_command
 
 
@@ -50,10 +51,77 @@ def test_a_group_without_a_command_is_its_help_once(monkeypatch: pytest.MonkeyPa
     assert "\nCommands:\n" in text
 
 
-def test_an_unknown_command_is_told_which_ones_there_are(invoke: Callable[..., tuple[int, str]]) -> None:
-    status, text = invoke("dmeo")
+@pytest.mark.parametrize(("word", "first"), [("dmeo", "demo"), ("pnig", "ping"), ("iperf", "iperf3")])
+def test_an_unknown_command_is_told_what_is_near_and_where_the_list_is(invoke: Callable[..., tuple[int, str]], word: str, first: str) -> None:
+    status, text = invoke(word)
     assert status == 2
-    assert f"No such command 'dmeo'. There are: {', '.join(sorted(COMMANDS))}." in text
+    assert f"No such command '{word}'; near: {first}" in text
+    assert text.rstrip().endswith("--help lists all.")
+    assert len(text.splitlines()[-1]) < 100
+
+
+def test_a_command_like_none_is_told_all_there_are(invoke: Callable[..., tuple[int, str]]) -> None:
+    assert f"No such command 'xyzzy'; there are: {', '.join(sorted(COMMANDS))}." in invoke("xyzzy")[1]
+
+
+def called(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """Status and standard error of a call as from a shell."""
+    monkeypatch.setattr("sys.argv", ["pytcp", *words])
+    return run_command(cli, "pytcp"), capsys.readouterr().err.lstrip("\n")  # click ends the line of a Ctrl-C
+
+
+REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+
+@pytest.mark.parametrize(("error", "says", "status"), [(REFUSED, "Connection refused", 1), (KeyboardInterrupt(), "interrupted", 130)])
+def test_an_error_has_the_whole_name_of_its_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, says: str, status: int
+) -> None:
+    def fail(*arguments: object) -> int:
+        raise error
+
+    monkeypatch.setattr("pytcp.cli.network.run", fail)
+    assert called(monkeypatch, capsys, "http", "get", "http://10.0.0.1/") == (status, f"pytcp http get: {says}\n")
+    assert called(monkeypatch, capsys, "ping") == (status, f"pytcp ping: {says}\n")
+
+
+WRONG = [("run", "nonsense"), ("run", "tso-autosizing", "--set", "xyzzy=1"), ("sweep", "nonsense"), ("run", "x.py", "--html", "/nowhere/x")]
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_wrong_usage_of_an_experiment_has_its_usage_before_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    status, text = called(monkeypatch, capsys, "lab", *words)
+    assert status == 2
+    usage, _, _, complaint = text.splitlines()
+    assert usage == f"Usage: pytcp lab {words[0]} [OPTIONS] NAME"
+    assert complaint.startswith(f"pytcp lab {words[0]}: ")
+
+
+def test_what_is_fetched_onto_a_full_disk_is_told_with_the_file() -> None:
+    target = http._Output("/dev/full")
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"), target:
+        target.write(bytes(1 << 20))
+
+
+def test_a_capture_that_breaks_off_is_one_line_with_its_file_and_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    with network.recorded(network.Where(None, (), (), None, "/dev/full")) as recording:
+        assert recording.writer is not None
+        recording.writer.flush()
+    assert capsys.readouterr().err == "pytcp: /dev/full: No space left on device: the capture breaks off\n"
+    assert [recording.status(status) for status in (0, 3)] == [1, 3], "a program's own status is stronger"
+
+
+def test_a_trace_that_breaks_off_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+    @click.command()
+    def work() -> None:
+        with network.recorded(network.Where(None, (), (), None, None, "/dev/full")) as recording:
+            pass
+        assert recording.status(0) == 1
+
+    assert run_command(_quiet_arguments(work), "work") == 0
+    assert capsys.readouterr().err == "work: /dev/full: No space left on device: the trace breaks off\n"
 
 
 @pytest.mark.parametrize(
@@ -140,9 +208,6 @@ def on_the_way_out() -> OSError:
     error = OSError(errno.EBADF, "Bad file descriptor")
     error.__context__ = KeyboardInterrupt()
     return error
-
-
-REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
 
 
 @pytest.mark.parametrize(

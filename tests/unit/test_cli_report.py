@@ -20,10 +20,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from pytcp import native
 from pytcp.cli.bench import ROWS, cells
 from pytcp.cli.demo import fresh_capture, legend, size, table, verdict, writable
 from pytcp.cli.doctor import verdict as doctors_verdict
-from pytcp.lab import machine
+from pytcp.lab import machine, netns
 from pytcp.lab.machine import MISSING, OK, OPTIONAL, Check, examine, tun_device
 from pytcp.lab.mainjob import Check as Finding
 from pytcp.lab.mainjob import MainJob, Report, Sizes, Transfer, data_folder
@@ -224,6 +225,28 @@ def test_the_doctor_fails_only_for_what_the_testbed_needs(statuses: list[Any], s
 def test_a_program_that_only_the_demo_needs_is_no_fault_of_the_testbeds() -> None:
     checks = [Check("testbed", OK, "made"), Check("curl", MISSING, "not installed"), Check("socat", OPTIONAL, "not installed")]
     assert doctors_verdict(checks) == ("doctor: the demo needs curl; the testbed works", 1)
+
+
+def test_who_asked_for_no_c_helpers_is_told_how_to_get_them_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "HAVE_C", False)
+    monkeypatch.setattr(native, "reason", "PYTCP_NO_C=1")
+    assert (machine.c_helpers().status, machine.c_helpers().remedy) == (OPTIONAL, "unset PYTCP_NO_C")
+    monkeypatch.setattr(native, "reason", "not built: no module")
+    assert "install pytcp again" in machine.c_helpers().remedy
+
+
+def test_root_is_not_told_to_run_as_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(netns.Namespace, "_make", refused)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    found = machine.namespaces()
+    assert found.status == MISSING
+    assert found.detail == "cannot make a network namespace: mount on /run/netns: Operation not permitted"
+    assert found.remedy.startswith("in a container: --cap-add SYS_ADMIN")
+
+
+def refused(self: netns.Namespace) -> None:
+    """As pyroute2 says it."""
+    raise OSError(1, "mount rundir failed", self.name)
 
 
 def test_the_doctor_tells_an_absent_tun_device_from_a_file_in_its_place(tmp_path: Path) -> None:

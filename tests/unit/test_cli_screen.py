@@ -41,7 +41,7 @@ def test_the_doctor_says_everything_on_a_narrow_terminal(monkeypatch: pytest.Mon
     ]
 
 
-def test_in_a_pipe_a_finding_of_the_doctors_is_one_line() -> None:
+def test_where_there_is_room_a_finding_of_the_doctors_is_one_line() -> None:
     lines = [click.unstyle(line) for line in doctor.table(CHECKS)]
     assert len(lines) == 1 + len(CHECKS)
     assert lines[2].split() == ["optional", "C", "helpers", "none", "unset", "PYTCP_NO_C"]
