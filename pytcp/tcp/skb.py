@@ -108,7 +108,9 @@ class Skb:
         return self.slabs is not None and any(slab.by_program for slab in self.slabs)
 
     def _shows(self, slab: Slab | Held) -> bool:
-        memory = slab.view.obj
+        if slab.by_program:
+            return any(type(frag) is memoryview and slab.lies_in(frag.obj) for frag in self.frags)  # type: ignore[union-attr]
+        memory = slab.view.obj  # type: ignore[union-attr]
         return any(type(frag) is memoryview and frag.obj is memory for frag in self.frags)
 
     def free_slabs(self) -> None:

@@ -6,7 +6,8 @@ with the numbers of calls that are over, neighbours merged into one range. They 
 copy is left in the host's queue, or when the connection is gone. Until then a retransmission sends what the memory holds
 by then. The record says "copied" (code 1), as Linux does wherever a frame had to be copied below TCP: a TAP copies every frame.
 
-An skb holds the memory of one call, in at most 17 pieces (MAX_SKB_FRAGS). Linux 4.14 (f214f915e7db).
+An skb holds the memory of one call, in at most 17 pages (MAX_SKB_FRAGS), or of several in a row, which then share a notice.
+Linux 4.14 (f214f915e7db).
 """
 
 from __future__ import annotations
@@ -28,33 +29,53 @@ if TYPE_CHECKING:
 MSG_ZEROCOPY = 0x4000000
 ORIGIN_ZEROCOPY = 5
 CODE_COPIED = 1
-PAGE = 4096  # memory is charged in pages
+PAGE = 4096  # memory is charged in pages, as many as the piece lies in
+MOST_CALLS, MOST_BYTES = 65534, 1 << 19  # of one notice, before it is due
 MASK = 0xFFFFFFFF
 
 
 class Held:
-    """The memory of one call; takes a slab's place in an skb."""
+    """The memory of one call, or of several in a row; takes a slab's place in an skb."""
 
     by_program = True
 
-    __slots__ = ("number", "refs", "sk", "view")
+    __slots__ = ("count", "first", "refs", "size", "sk", "views")
 
-    def __init__(self, sk: Sock, view: memoryview) -> None:
+    def __init__(self, sk: Sock) -> None:
         self.sk = sk
-        self.view = view
-        self.refs = 1  # the call's own
-        self.number = sk.zerocopy_id
-        sk.zerocopy_id = (self.number + 1) & MASK
+        self.views: list[memoryview] = []
+        self.refs = 0
+        self.size = 0
+        self.first = sk.zerocopy_id
+        self.count = 0  # of calls
+
+    def takes(self, size: int) -> bool:
+        """Whether the next call of the socket, of `size` bytes, is followed by the same notice."""
+        return self.count < MOST_CALLS and self.size + size <= MOST_BYTES and (self.first + self.count) & MASK == self.sk.zerocopy_id
+
+    def call(self, view: memoryview) -> None:
+        """Another call begins, and holds it until it ends."""
+        self.views.append(view)
+        self.size += len(view)
+        self.count += 1
+        self.refs += 1
+        self.sk.zerocopy_id = (self.sk.zerocopy_id + 1) & MASK
+
+    def lies_in(self, memory: object) -> bool:
+        """Whether `memory` is that of one of its calls."""
+        return any(view.obj is memory for view in self.views)
 
     def put(self) -> None:
         """Drop one reference; with the last one the program is told."""
         self.refs -= 1
-        if not self.refs:
-            _notify(self.sk, self.number)
+        if not self.refs and self.count:
+            _notify(self.sk, self.first, (self.first + self.count - 1) & MASK)
 
     def abort(self) -> None:
         """The call sent nothing: it has no number."""
-        self.sk.zerocopy_id = self.number
+        self.count -= 1
+        self.sk.zerocopy_id = (self.sk.zerocopy_id - 1) & MASK
+        self.put()
 
 
 def enabled(sk: Sock) -> bool:
@@ -62,18 +83,30 @@ def enabled(sk: Sock) -> bool:
     return bool(kept(sk, SOL_SOCKET, SO_ZEROCOPY))
 
 
-def _notify(sk: Sock, number: int) -> None:
+def _notify(sk: Sock, first: int, last: int) -> None:
     queue = sk.error_queue
-    last = queue[-1] if queue else None
-    if last is not None and last.origin == ORIGIN_ZEROCOPY and (last.data + 1) & MASK == number:
-        queue[-1] = last._replace(data=number)
+    newest = queue[-1] if queue else None
+    if newest is not None and newest.origin == ORIGIN_ZEROCOPY and (newest.data + 1) & MASK == first:
+        queue[-1] = newest._replace(data=last)
     else:
-        record = icmp_err.QueuedError(0, ORIGIN_ZEROCOPY, 0, CODE_COPIED, number, number, b"", b"")
+        record = icmp_err.QueuedError(0, ORIGIN_ZEROCOPY, 0, CODE_COPIED, first, last, b"", b"")
         if queue is None:
             sk.error_queue = [record]
         else:
             queue.append(record)
     sk.host.wake(sk, POLLERR)
+
+
+def _holder(sk: Sock, view: memoryview) -> Held:
+    """What holds the memory of a new call: that of the skb it will be appended to, if the two can share a notice."""
+    tail = sk.write_queue.tail
+    held = None
+    for slab in (tail.slabs or ()) if tail is not None else ():
+        if isinstance(slab, Held) and slab.takes(len(view)):
+            held = slab
+    held = held or Held(sk)
+    held.call(view)
+    return held
 
 
 def send(sk: Sock, buffers: Sequence[Buffer], flags: int) -> int:
@@ -95,7 +128,7 @@ def send(sk: Sock, buffers: Sequence[Buffer], flags: int) -> int:
         if size:
             pieces.append(view[at : at + size])
         at += size
-    held = Held(sk, view)
+    held = _holder(sk, view)
     try:
         done = _queue(sk, pieces, flags, held)
     except OSError:
@@ -108,7 +141,9 @@ def send(sk: Sock, buffers: Sequence[Buffer], flags: int) -> int:
 def by_copy(sk: Sock, done: int) -> int:
     """A call whose `done` bytes were copied all the same, as the data of a SYN is: over at once."""
     if done and enabled(sk):
-        Held(sk, memoryview(b"")).put()
+        held = Held(sk)
+        held.call(memoryview(b""))
+        held.put()
     return done
 
 
@@ -118,13 +153,14 @@ def _queue(sk: Sock, pieces: list[memoryview], flags: int, held: Held) -> int:
     goal = mss if flags & MSG_OOB else mtu.size_goal(sk, mss)
     queue = sk.write_queue
     frags = sk.sysctl.max_skb_frags
-    left = len(held.view)
+    left = sum(map(len, pieces))
     pieces.reverse()
+    start = 0  # of the piece, in its page: a buffer is taken to begin with a page
     done = 0
     while pieces:
         skb = queue.tail
         room = goal - skb.length if skb is not None and not skb.eor else 0
-        if skb is not None and room > 0 and (len(skb.frags) >= frags or any(other.by_program and other is not held for other in skb.slabs or ())):
+        if skb is not None and room > 0 and (skb.nr_frags >= frags or any(other.by_program and other is not held for other in skb.slabs or ())):
             push.mark_push(sk, skb)
             room = 0
         if room <= 0 or skb is None:
@@ -142,9 +178,9 @@ def _queue(sk: Sock, pieces: list[memoryview], flags: int, held: Held) -> int:
             sendmsg.entail(sk, skb)
             room = goal
         piece = pieces.pop()
-        if len(piece) > room:
-            pieces.append(piece[room:])
-            piece = piece[:room]
+        room = min(room, (frags - skb.nr_frags) * PAGE - start)
+        rest = piece[room:]
+        piece = piece[:room]
         size = len(piece)
         skb.frags.append(piece)
         if skb.slabs is None:
@@ -155,7 +191,13 @@ def _queue(sk: Sock, pieces: list[memoryview], flags: int, held: Held) -> int:
             held.refs += 1
         if not done:
             skb.flags &= ~PSH
-        charge = -(-size // PAGE) * PAGE
+        pages = -(-(start + size) // PAGE)
+        charge = pages * PAGE
+        skb.nr_frags += pages
+        start = 0
+        if rest:
+            start = (start + size) % PAGE
+            pieces.append(rest)
         skb.length += size
         skb.truesize += charge
         memory.charge_send(sk, charge)

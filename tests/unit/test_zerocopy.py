@@ -43,14 +43,38 @@ def test_the_last_byte_s_acknowledgement_is_the_notice() -> None:
     assert notices(sk) == [(0, 0)]
 
 
-def test_notices_of_neighbours_are_one_until_it_is_read() -> None:
+def test_calls_that_share_an_skb_share_a_notice() -> None:
+    """As Linux 6.18: Nagle's rule holds the second call back, the third is appended to it, and both are over with the last byte."""
     _, peer, sk = zerocopy_connection()
     for _ in range(3):
         api.send_zerocopy(sk, [bytes(100)], MSG_ZEROCOPY)
+    peer.heard_all()
+    peer.send(".", 1, ack=101, win=511)
+    assert notices(sk) == [(0, 0)]
+    assert [(segment.seq, segment.length) for segment in peer.heard_all() if segment.length] == [(101, 200)]
     peer.send(".", 1, ack=201, win=511)
-    assert notices(sk) == [(0, 1)]
+    assert notices(sk) == []
     peer.send(".", 1, ack=301, win=511)
-    assert notices(sk) == [(2, 2)]
+    assert notices(sk) == [(1, 2)]
+
+
+def test_notices_of_neighbours_are_one_until_it_is_read() -> None:
+    _, peer, sk = zerocopy_connection()
+    for number in range(2):
+        api.send_zerocopy(sk, [bytes(100)], MSG_ZEROCOPY)
+        peer.send(".", 1, ack=101 + 100 * number, win=511)
+    assert notices(sk) == [(0, 1)]
+
+
+def test_a_buffer_costs_the_pages_it_lies_in() -> None:
+    """Two skbs of a call that part in the middle of a page are both charged for it."""
+    _, _, sk = zerocopy_connection()
+    api.setsockopt(sk, SOL_SOCKET, SO_SNDBUF, 1_000_000)
+    api.setsockopt(sk, 6, 3, 1)
+    assert api.send_zerocopy(sk, [bytes(70_000)], MSG_ZEROCOPY) == 70_000
+    skbs = [*sk.rtx_queue, *sk.write_queue]
+    assert sum(skb.length for skb in skbs) == 70_000
+    assert sk.wmem_queued >= 832 * 2 + 4096 * (-(-70_000 // 4096) + 1)
 
 
 def test_the_memory_is_not_copied() -> None:
