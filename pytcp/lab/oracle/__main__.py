@@ -52,7 +52,8 @@ def judge(data: dict[str, Any], asked: argparse.Namespace) -> tuple[dict[str, An
     kernel = run_on_kernel(data)
     result: dict[str, Any] = {"name": data["name"], "what": data.get("what", "")}
     text = ""
-    for side in ("virtual", "tap") if asked.on == "both" else (asked.on,):
+    on = asked.on or ("virtual" if asked.fuzz else "both")
+    for side in ("virtual", "tap") if on == "both" else (on,):
         if side == "virtual":
             ours, differences = best(data, kernel, lambda twin: compare(kernel, twin))
         else:
@@ -84,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--fuzz", choices=KINDS, metavar="KIND", help=f"random workloads: {', '.join(KINDS)}")
     out.add_argument("--seed", type=int, default=0, help="of the first random workload")
     out.add_argument("--count", type=int, default=100, help="random workloads")
-    out.add_argument("--on", choices=("virtual", "tap", "both"), default="both", help="how pytcp is run (both)")
+    out.add_argument("--on", choices=("virtual", "tap", "both"), help="how pytcp is run (both; random workloads: virtual)")
     out.add_argument("--record", type=Path, metavar="OUT", help="write a recording of FILE (or of one random workload) instead of comparing")
     out.add_argument("--runs", type=int, default=5, help="of a recording (5)")
     out.add_argument("--keep", type=Path, metavar="FOLDER", help="keep each kernel run there, to be replayed")

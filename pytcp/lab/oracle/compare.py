@@ -44,10 +44,10 @@ def _view(event: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _same_stamps(k: dict[str, Any], o: dict[str, Any], times: bool) -> bool:
-    """The echo is what the peer sent last; a frame's own time stamp is its time, in ms, to a tick."""
+    """The echo is what the peer sent last (and, live, when it sent it); a frame's own time stamp is its time, in ms, to a tick."""
     val, echo = k["ts"]
     mine = o.get("ts", (0, 0))
-    return mine[1] == echo and (not times or abs(mine[0] - val) <= (TICK_US + abs(o["t"] - k["t"])) // 1000 + 1)
+    return not times or (mine[1] == echo and abs(mine[0] - val) <= (TICK_US + abs(o["t"] - k["t"])) // 1000 + 1)
 
 
 def compare(kernel: dict[str, Any], ours: dict[str, Any], *, times: bool = True, counters: bool = True, live: bool = False) -> list[Difference]:

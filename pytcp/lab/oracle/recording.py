@@ -27,6 +27,8 @@ STEPS = tuple(name.removeprefix("do_") for name in vars(Runner) if name.startswi
 def check(data: Any) -> None:
     """Raises ValueError for what is no workload: a part is missing, or a name is not known."""
     if not isinstance(data, dict) or not isinstance(data.get("config"), dict) or not isinstance(data.get("script"), list):
+        if isinstance(data, dict) and "steps" in data:
+            raise ValueError("a recording of the receiving side, not a workload: pytest tests/replay plays those")
         raise ValueError("no workload: it has no config and script")
     for name in ("mss", "win"):
         if not isinstance(data["config"].get(name), int):

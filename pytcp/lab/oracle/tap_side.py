@@ -24,6 +24,9 @@ from .kernel_side import DEVICE, ETH_P_ALL, PACKET_OUTGOING, PACKET_VNET_HDR, SN
 from .stack_side import StackSide
 
 
+LONGEST = 65521  # the largest MTU of a TAP
+
+
 class SpinRuntime(Runtime):
     """Real time, passes on demand."""
 
@@ -70,7 +73,8 @@ class TapSide(StackSide):
         self._space.set_sysctl("net.ipv6.conf.all.disable_ipv6", 1)
         self._space.set_sysctl(f"net.ipv6.conf.{DEVICE}.disable_ipv6", 1)
         with self._space.netlink() as ip:
-            ip.link("set", index=ip.link_lookup(ifname=DEVICE)[0], address=PEER_MAC.hex(":"), mtu=mtu, state="up")
+            # the MTU is the stack's; the peer sends what it likes
+            ip.link("set", index=ip.link_lookup(ifname=DEVICE)[0], address=PEER_MAC.hex(":"), mtu=LONGEST, state="up")
         self.watch = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         self.watch.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
         self.watch.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
