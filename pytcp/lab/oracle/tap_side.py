@@ -23,7 +23,6 @@ from .frames import HOST_MAC, PEER_MAC, VNET, HostFrame, parse
 from .kernel_side import DEVICE, ETH_P_ALL, PACKET_OUTGOING, PACKET_VNET_HDR, SNAP, SO_TIMESTAMPNS, SOL_PACKET, SPIN_US, stamp_ns
 from .stack_side import StackSide
 
-
 LONGEST = 65521  # the largest MTU of a TAP
 
 
