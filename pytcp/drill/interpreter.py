@@ -48,6 +48,7 @@ MAX_FILE = 1 << 20
 # Sysctls of features that are not here: without the feature, the value says nothing.
 WITHOUT_MEANING = {
     "net.ipv4.tcp_fack": "removed from the kernel in 4.15, accepted and ignored",
+    "net.ipv4.tcp_adv_win_scale": "obsolete since 6.6, which measures how much of the buffer is payload",
     "net.ipv4.tcp_ecn_option": "only for AccECN, which tcp_ecn 3 and above turn on",
 }
 

@@ -241,7 +241,7 @@ _KEPT = {
     "delack_max_ns", "ts_recent", "ts_recent_stamp_s", "ts_offset", "heap_when", "keepopen", "keepalive_time", "keepalive_intvl", "keepalive_probes",
     "user_timeout_ms", "syn_retries", "linear_timeouts", "linger", "linger2", "backlog", "defer_accept", "last_overflow_ns", "fastopen",
     "md5", "error_queue", "cong_name", "ca", "reordering", "write_queue", "rtx_queue", "tsorted", "flowlabel", "txhash", "forward_alloc",
-    "advmss", "retransmits", "lsndtime_ns", "rcv_tstamp_ns", "rcvq_space", "min_rtt_us", "snd_wnd",
+    "advmss", "retransmits", "lsndtime_ns", "rcv_tstamp_ns", "rcvq_space", "min_rtt_us", "snd_wnd", "scaling_ratio",
     "max_window", "rcv_wnd", "rcv_ssthresh", "mss_cache", "pmtu_cookie", "trace",
 }  # fmt: skip
 

@@ -78,7 +78,7 @@ def predicted(sk: Sock, seg: Segment) -> bool:
     news = False
     if not roomy:
         # Linux's slow path: the ACK comes before the data, the rest is the same if there is memory
-        if sk.rmem_alloc > sk.rcvbuf:
+        if sk.rmem_alloc > sk.rcvbuf or acked < 0:
             return False
         news = acked != 0 or sk.packets_out > 0 or sk.write_queue.head is not None or sk.tlp_high_seq > 0
         missing = truesize - sk.forward_alloc

@@ -268,7 +268,7 @@ class Request:
         if saw_tstamp:
             age_s = min(TIMEOUT_INIT_NS << self.num_timeout, self.listener.rto_max_ns) // NSEC_PER_SEC
             paws = timewait.paws_reject(self.host, self.ts_recent, timewait.now_s(self.host) - age_s, seg.tsval, bool(flags & RST))
-            if seg.tsecr and self.tstamp_ok:
+            if seg.tsecr and self.tstamp_ok and child is None:
                 echo_wrong = (seg.tsecr - self.snt_tsval_first) & M32 > (self.snt_tsval_last - self.snt_tsval_first) & M32
 
         if start == rcv_isn and flg == SYN and not paws:
@@ -363,10 +363,13 @@ class Request:
         child.tstamp_ok = self.tstamp_ok
         child.ts_offset = self.ts_offset
         if self.tstamp_ok:
-            # (a bare ACK that TCP_DEFER_ACCEPT has dropped leaves no trace)
-            child.ts_recent = seg.tsval if seg.saw_tstamp and not seg.flags & SYN and seg.seq <= self.rcv_nxt else self.ts_recent
+            child.ts_recent = self.ts_recent
             child.ts_recent_stamp_s = timewait.now_s(self.host)
             child.tcp_header_len = handshake.TCP_HEADER + TSTAMP_ALIGNED
+        if seg.saw_tstamp and not seg.flags & SYN and seg.seq <= self.rcv_nxt and self.sysctl.tcp_timestamps:
+            # that of the ACK (of the one that counts: a bare one dropped by TCP_DEFER_ACCEPT leaves no trace). Linux takes it without
+            # having agreed on timestamps, too, and then shows it in TIME-WAIT
+            child.ts_recent = seg.tsval
         if self.num_timeout:
             # the SYN-ACK was lost, or seemed so: cwnd starts at 1 unless the echo shows otherwise
             child.total_rto = self.num_timeout

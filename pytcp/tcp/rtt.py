@@ -170,3 +170,4 @@ def synack_rtt_meas(sk: Sock, rtt_us: int) -> None:
     update_rtt_min(sk, rtt_us, False)
     rtt_estimator(sk, rtt_us)
     set_rto(sk)
+    sk.backoff = 0

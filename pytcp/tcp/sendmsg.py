@@ -52,7 +52,7 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
         rate.check_app_limited(sk)
         if sk.sk_err:
             _raise_pending(sk)
-        if sk.shutdown & SEND_SHUTDOWN or not state_bit & (SF_SYN_SENT | SF_SYN_RECV):
+        if not state_bit & (SF_SYN_SENT | SF_SYN_RECV):
             raise OSError(errno.EPIPE, "Broken pipe")
         state = sk.fastopen
         if state is not None and state.deferred:

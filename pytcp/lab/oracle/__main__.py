@@ -17,6 +17,8 @@ from typing import Any
 
 from pytcp.drill.target_kernel import urgent
 from pytcp.lab.netns import TestbedError
+from pytcp.lab.states.command import CHOICES as STATES
+from pytcp.lab.states.command import main as states
 
 from .compare import Difference, compare
 from .generate import KINDS, workload
@@ -80,9 +82,11 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     about = (__doc__ or "").split("\n\n")
     out = argparse.ArgumentParser(prog="compare-kernel", description=about[0].partition(": ")[2], epilog=about[1])
-    out.add_argument("files", nargs="*", type=Path, metavar="FILE", help="workload or recording")
+    out.add_argument("files", nargs="*", type=Path, metavar="FILE", help="workload or recording (JSON), or a script of stimuli (.pkt)")
     out.add_argument("--all", action="store_true", help="every recorded workload of tests/data")
-    out.add_argument("--fuzz", choices=KINDS, metavar="KIND", help=f"random workloads: {', '.join(KINDS)}")
+    out.add_argument(
+        "--fuzz", choices=(*KINDS, *STATES), metavar="KIND", help=f"random workloads: {', '.join(KINDS)}; random scripts in every state: {', '.join(STATES)}"
+    )
     out.add_argument("--seed", type=int, default=0, help="of the first random workload")
     out.add_argument("--count", type=int, default=100, help="random workloads")
     out.add_argument("--on", choices=("virtual", "tap", "both"), help="how pytcp is run (both; random workloads: virtual)")
@@ -99,6 +103,8 @@ def main(argv: list[str] | None = None) -> int:
     asked = parser().parse_args(argv)
     if not (asked.files or asked.all or asked.fuzz):
         parser().error("name a FILE, --all or --fuzz KIND")
+    if asked.fuzz in STATES or (asked.files and all(path.suffix == ".pkt" for path in asked.files)):
+        return states(asked)
     urgent()
     began = time.monotonic()
     same = count = 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import select
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import Any
 
@@ -22,7 +22,7 @@ from pytcp.drill.packets import Addresses, Live, build_icmp, build_tcp, decode_o
 from pytcp.drill.parser import parse
 from pytcp.drill.run import Settings, default_macros, setup_for
 from pytcp.drill.runner import Runner
-from pytcp.drill.script import Event, IcmpPacket, Inject, Opt, Script, Syscall, TcpPacket
+from pytcp.drill.script import Event, IcmpPacket, Inject, Opt, Script, Syscall, TcpPacket, TimeKind, When
 from pytcp.drill.target import Pending, Target
 from pytcp.wire.tcpopt import WindowScale
 
@@ -39,7 +39,7 @@ class Sent:
     step: int  # of the action before it
     text: str  # everything but its timestamp
     stamp: int | None  # TS val, ms since the first one
-    pair: tuple[int, int] = (0, 0)  # ports
+    flow: int = 0  # which connection, in the order of their first packets
 
 
 @dataclass(slots=True)
@@ -143,6 +143,8 @@ class Player(Runner):
         assert prepared is not None
         value = pending.value
         assert isinstance(event.action, Syscall)
+        if event.action.name in ("read", "recv"):
+            return str(len(value))  # what MSG_TRUNC leaves in the buffer is anybody's
         if event.action.name == "getsockopt":
             return str(int.from_bytes(value[:4], "little", signed=True))
         try:
@@ -171,7 +173,7 @@ class Player(Runner):
         for live in self._seen:
             flow = self._learn(live)
             text, stamp = self._text(live, flow)
-            self.notes.sent.append(Sent(live.time_ns // 1000, len(self.notes.steps), text, stamp, (flow.local_port if flow.listens else 0, flow.remote_port)))
+            self.notes.sent.append(Sent(live.time_ns // 1000, len(self.notes.steps), text, stamp, self.flows.index(flow)))
         self._seen.clear()
 
     def view(self, flow: Flow) -> View:
@@ -214,6 +216,8 @@ class Player(Runner):
                 flow.saw_stamp(stamp, option.value[0])
                 self.view(flow).stamp = stamp
                 options[at] = Opt("TS", (0, option.value[1]))
+            elif option.kind in ("FO", "FOEXP"):
+                options[at] = replace(option, data=bytes(len(option.data)))  # each host has a key of its own
         local = str(flow.local_port) if flow.local_port == self.setup.bind_port else "*"
         if not header.seq:
             seq = 0  # of a reset that answers what had no ACK
@@ -223,5 +227,19 @@ class Player(Runner):
 
 
 def script_of(lines: list[str], name: str, ip: str) -> Script:
-    """Lines of actions as a script. Raises ScriptError."""
-    return parse("\n".join(lines) + "\n", name, default_macros(ip))
+    """Lines of a script, with only its actions, each at a time counted from the start. Raises ScriptError.
+
+    What the stack is expected to do, code blocks and commands are left out; an expectation's time passes."""
+    script = parse("\n".join(lines) + "\n", name, default_macros(ip))
+    events: list[Event] = []
+    now = 0
+    for event in script.events:
+        when = event.when
+        now = when.at_ns if when.kind is TimeKind.ABSOLUTE else now + when.at_ns
+        action = event.action
+        if isinstance(action, Syscall) and action.name == "socket" and "SOCK_NONBLOCK" not in event.source:
+            raise ScriptError("sockets of a script of stimuli have SOCK_NONBLOCK", event.where)
+        if isinstance(action, Inject | Syscall):
+            events.append(replace(event, when=When(TimeKind.ABSOLUTE, now)))
+    script.events = events
+    return script
