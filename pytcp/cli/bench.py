@@ -82,7 +82,7 @@ def command(what: tuple[str, ...], json_file: str | None, runs: int, seconds: fl
         report = bench.run(chosen, sources, runs, seconds, connections, status.update, dict(map(setting, sysctls)))
     if json_file and screen.write_json(json_file, report):
         return 0
-    rows = [[click.style(word, bold=True) for word in HEADINGS], *filter(None, (cells(row, report) for row in ROWS))]
+    rows = [screen.bold(*HEADINGS), *filter(None, (cells(row, report) for row in ROWS))]
     click.echo("\n".join(screen.table(rows, right=range(1, len(HEADINGS)))))
     machine = report["machine"]
     click.echo(

@@ -22,7 +22,7 @@ HEADINGS = ("transfer", "wire", "size", "seconds", "Gbit/s", "retransmits", "che
 
 def table(report: Report) -> list[str]:
     """The transfers, one a line, and a line for the checks that belong to none. 80 columns hold it."""
-    rows = [[click.style(word, bold=True) for word in HEADINGS]]
+    rows = [screen.bold(*HEADINGS)]
     for t in report.transfers:
         again = "" if t.retransmits is None else f"{t.retransmits:,}"
         rows.append([t.name, t.wire, size(t.bytes), f"{t.seconds:.3f}", f"{t.gbps:.2f}", again, share(t.good, t.checks)])
@@ -122,8 +122,10 @@ def command(json_file: str | None, pcap: str | None, seed: int) -> int:
     status = 1 if report.failed else 0
     if json_file and screen.write_json(json_file, report.as_json()):
         return status
-    for line in [*table(report), *legend(report)]:
+    for line in table(report):
         click.echo(line)
+    for line in legend(report):
+        click.echo("\n".join(screen.wrapped(line, hanging="    ")))
     for check in report.failed:
         click.echo(f"failed: {check.name}{f' ({check.detail})' if check.detail else ''}")
     click.echo(f"capture: {report.pcap} ({report.pcap_packets:,} packets); {report.seconds:.1f} s in all")

@@ -21,7 +21,7 @@ def table(checks: list[Check]) -> list[str]:
     """A line for each finding; where the terminal is too narrow, what to do is below what was found."""
     marks = [click.style(check.status, fg=COLOURS[check.status]) for check in checks]
     rows = [[mark, check.name, check.detail, check.remedy] for mark, check in zip(marks, checks, strict=True)]
-    lines = screen.table([[click.style(word, bold=True) for word in HEADINGS], *rows])
+    lines = screen.table([screen.bold(*HEADINGS), *rows])
     if screen.fits(lines):
         return lines
     lines = []

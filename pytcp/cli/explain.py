@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from pytcp.cli import screen
 from pytcp.cli.inspect import client, ssfilter
 
 if TYPE_CHECKING:
     from pytcp.lab.explain import Story
 
-WIDTH = 100
+WIDTH = 100  # of sentences
 BAR = 30
+BESIDE_BAR = 55  # columns of the table that are not the bar's
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 COLOURS = {
     "app": "bright_black", "sndbuf": "cyan", "cork": "yellow", "nagle": "yellow", "autocork": "yellow", "tso_defer": "yellow", "tsq": "magenta",
@@ -135,20 +136,24 @@ def show(story: Story) -> list[str]:
     open_for = f"open for {explain.span(story.ns)}" if story.ns else "never open"
     speed = f" ({explain.rate(story.sent * 1e9 / story.ns)})" if story.sent and story.ns else ""
     name = click.style(story.name.replace(">", " > "), bold=True)
-    lines = [f"{name}  {open_for}, {explain.size(story.sent)} sent{speed}, {explain.size(story.received)} received"]
+    what = f"{open_for}, {explain.size(story.sent)} sent{speed}, {explain.size(story.received)} received"
+    lines = [f"{name}  {what}"]
+    if screen.width() and not screen.fits(lines):
+        lines = [name, *screen.wrapped(what, "  ")]
+    wide = max(5, min(BAR, (screen.width() or screen.PIPE) - BESIDE_BAR))
     if story.order:
-        lines += ["", f"  {'waited for':<10} {'time':>9} {'share':>7}  {'':<{BAR}} {'bytes':>9} {'share':>7}"]
+        lines += ["", f"  {'waited for':<10} {'time':>9} {'share':>7}  {'':<{wide}} {'bytes':>9} {'share':>7}"]
     for gate in story.order:
         ns, sent = story.gates[gate]
         share = story.share(gate)
-        drawn = click.style(f"{bar(share):<{BAR}}", fg=COLOURS[gate])
+        drawn = click.style(f"{bar(share, wide):<{wide}}", fg=COLOURS[gate])
         of_bytes = f"{sent / story.sent:7.1%}" if story.sent else f"{'':>7}"
         here = "  now" if gate == story.now else ""
         lines.append(f"  {gate:<10} {explain.span(ns):>9} {share:7.1%}  {drawn} {explain.size(sent):>9} {of_bytes}{here}".rstrip())
     facts = _facts(story)
     if facts:
-        lines += ["", *textwrap.wrap(facts, WIDTH, initial_indent="  ", subsequent_indent="  ")]
-    return [*lines, "", *textwrap.wrap(explain.conclusion(story), WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)]
+        lines += ["", *screen.wrapped(facts, "  ", most=WIDTH)]
+    return [*lines, "", *screen.wrapped(explain.conclusion(story), "  ", most=WIDTH)]
 
 
 def _facts(story: Story) -> str:

@@ -16,6 +16,9 @@ import click
 from pytcp.cli import network, screen
 from pytcp.lab.named import naming
 
+FIGURES = 34  # columns of the progress for bytes and speed
+MARGIN = 20  # at least, for URL and bar
+
 if TYPE_CHECKING:
     from pytcp.sockets.http import Access, Response
 
@@ -112,9 +115,11 @@ async def _get(net: network.Network, url: str, target: _Output, fields: list[tup
     errors = screen.console(stderr=True)
     off = quiet or not errors.is_terminal  # a log wants no bar, least of all a half-drawn one
     # an address in brackets is no markup
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    room = max(errors.width - FIGURES, MARGIN)
+    wide = min(40, max(MARGIN // 2, room - len(url) - 1))
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(wide), DownloadColumn(), TransferSpeedColumn())
     bar = Progress(*columns, console=errors, disable=off)
-    task = bar.add_task(url, total=None)
+    task = bar.add_task(url if len(url) < room - wide else f"…{url[wide + 2 - room :]}", total=None)
 
     def progress(done: int, total: int | None) -> None:
         bar.update(task, completed=target.begun + done, total=None if total is None else target.begun + total)

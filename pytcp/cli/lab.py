@@ -7,7 +7,6 @@ import os
 import tempfile
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -20,11 +19,6 @@ from pytcp.lab.named import naming
 from pytcp.lab.record import Record
 from pytcp.lab.runs import Result, file_of, run_all, run_all_real
 from pytcp.tcp import profiles
-
-if TYPE_CHECKING:
-    from rich.table import Table as RichTable
-
-WIDTH = 120
 
 
 def complaint(error: Exception) -> click.ClickException:
@@ -67,10 +61,9 @@ def list_(as_json: bool) -> None:
         click.echo(json.dumps(rows, indent=2))
         return
     for e in found:
-        click.echo(f"{e.name}: {e.title}")
-        click.echo(textwrap.fill("variants: " + "; ".join(e.variants), WIDTH, initial_indent="    ", subsequent_indent="        "))
-        words = "  ".join(f"{p.name}={p.show()}" for p in e.parameters.values())
-        click.echo(textwrap.fill(f"--set {words}", WIDTH, initial_indent="    ", subsequent_indent="          ", break_long_words=False))
+        _echo(f"{e.name}: {e.title}", hanging="    ")
+        _echo("variants: " + "; ".join(e.variants), "    ", "        ")
+        _echo("--set " + "  ".join(f"{p.name}={p.show()}" for p in e.parameters.values()), "    ", "          ")
 
 
 @command.command("run")
@@ -173,32 +166,30 @@ def _report(result: Result, record: str, html: str) -> None:
 
 def show(result: Result, settings: list[tuple[str, Setting]], real: bool = False) -> None:
     """Print a result for a person: figures beside the published ones, ratios, tables, and what to make of it. real: it ran over a TAP."""
-    console = screen.console(highlight=False)
     chosen = result.experiment
-    console.print(f"{chosen.name}: {chosen.title}", markup=False)
+    _echo(f"{chosen.name}: {chosen.title}")
     if real:
-        console.print(f"over a TAP, Linux {os.uname().release} as the peer: {chosen.real}", markup=False)
+        _echo(f"over a TAP, Linux {os.uname().release} as the peer: {chosen.real}")
     if settings:
-        console.print("with " + ", ".join(f"{key}={value}" for key, value in settings), markup=False)
+        _echo("with " + ", ".join(f"{key}={value}" for key, value in settings))
         if len(result.outcomes) < len(chosen.variants) and list(result.outcomes) == chosen.distinct(settings, result.profile):
-            console.print("Of variants that do not differ with that, one ran.", markup=False)
-    console.print()
-    console.print(_figures(result))
-    ratios = _ratios(result)
-    if ratios is not None:
-        console.print()
-        console.print(ratios)
-    for variant, outcome in result.outcomes.items():
-        for table in outcome.tables:
-            console.print()
-            console.print(_plain(table, variant if len(result.outcomes) > 1 else ""))
+            _echo("Of variants that do not differ with that, one ran.")
+    tables = [_figures(result), _ratios(result)]
+    tables += [_plain(table, variant if len(result.outcomes) > 1 else "") for variant, outcome in result.outcomes.items() for table in outcome.tables]
+    for lines in filter(None, tables):
+        click.echo("\n".join(["", *lines]))
     for heading, sentences in (("Differences", chosen.differences), ("Fitted", chosen.fitted)):
         if sentences and not real:
-            console.print(f"\n{heading}{' (without these settings)' if settings else ''}", markup=False)
+            click.echo(f"\n{heading}{' (without these settings)' if settings else ''}")
             for sentence in sentences:
-                click.echo(textwrap.fill(sentence, min(console.width, WIDTH) - 2, initial_indent="- ", subsequent_indent="  "))
+                _echo(sentence, "- ", "  ")
     if chosen.source:
-        click.echo(f"\nPublished: {chosen.source}")
+        click.echo()
+        _echo(f"Published: {chosen.source}")
+
+
+def _echo(text: str, indent: str = "", hanging: str | None = None) -> None:
+    click.echo("\n".join(screen.wrapped(text, indent, hanging)))
 
 
 def shown(result: Result) -> list[Figure]:
@@ -219,46 +210,36 @@ def _cell(figures: dict[str, float] | None, figure: Figure) -> str:
     return "" if value is None else figure.form.format(value)
 
 
-def _new_table() -> RichTable:
-    from rich import box
-    from rich.table import Table as RichTable
-
-    return RichTable(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, header_style="bold")
-
-
-def _figures(result: Result) -> RichTable:
+def _figures(result: Result) -> list[str]:
     chosen = result.experiment
-    table = _new_table()
-    table.add_column("", no_wrap=True)
+    headings = [""]
     columns: list[dict[str, float]] = []
+    dim = []
     for name, outcome in result.outcomes.items():
         published = chosen.published.get(name)
         if published:
-            table.add_column(f"{heading(name)}\npublished", justify="right", style="dim")
+            dim.append(len(headings))
+            headings.append(f"{heading(name)}\npublished")
             columns.append(published)
-        table.add_column(f"{heading(name)}\nhere" if chosen.published else heading(name), justify="right")
+        headings.append(f"{heading(name)}\nhere" if chosen.published else heading(name))
         columns.append(outcome.figures)
-    for figure in shown(result):
-        table.add_row(figure.label, *(_cell(figures, figure) for figures in columns))
-    return table
+    rows = [[figure.label, *(_cell(figures, figure) for figures in columns)] for figure in shown(result)]
+    return screen.ruled(headings, rows, dim=dim)
 
 
-def _ratios(result: Result) -> RichTable | None:
-    """After to before, published and here; None when not both ran."""
+def _ratios(result: Result) -> list[str]:
+    """After to before, published and here; none when not both ran."""
     chosen = result.experiment
     if chosen.compare is None or not set(chosen.compare) <= set(result.outcomes):
-        return None
+        return []
     before, after = chosen.compare
-    table = _new_table()
-    table.add_column(f"{after} / {before}", no_wrap=True)
-    table.add_column("published", justify="right", style="dim")
-    table.add_column("here", justify="right")
+    rows = []
     for figure in shown(result):
         ours = _ratio(result.outcomes[before].figures, result.outcomes[after].figures, figure.key)
         theirs = _ratio(chosen.published.get(before, {}), chosen.published.get(after, {}), figure.key)
         if theirs and ours:
-            table.add_row(figure.label, theirs, ours + ("" if figure.claimed else " (not claimed)"))
-    return table if table.row_count else None
+            rows.append([figure.label, theirs, ours + ("" if figure.claimed else " (not claimed)")])
+    return screen.ruled([f"{after} / {before}", "published", "here"], rows, dim=(1,)) if rows else []
 
 
 def _ratio(before: dict[str, float], after: dict[str, float], key: str) -> str:
@@ -267,15 +248,6 @@ def _ratio(before: dict[str, float], after: dict[str, float], key: str) -> str:
     return f"{after[key] / before[key]:.2f}"
 
 
-def _plain(table: Table, variant: str) -> RichTable:
-    shown = _new_table()
-    shown.title = f"{table.title} ({variant})" if variant else table.title
-    shown.title_justify = "left"
-    for place, column in enumerate(table.header):
-        shown.add_column(column, justify="right" if place else "left")
-    for row in table.rows:
-        shown.add_row(*row)
-    return shown
-
-
-
+def _plain(table: Table, variant: str) -> list[str]:
+    title = f"{table.title} ({variant})" if variant else table.title
+    return [title, *screen.ruled(table.header, table.rows)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -107,32 +108,24 @@ def sweep(
 
 def _summary(planned: Sweep, target: Path, grid: Mapping[str, Sequence[str]]) -> None:
     """Medians over the seeds, with their range, of the figures that the experiment describes."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in _rows(target):
         groups.setdefault((row["variant"], *(str(row[key]) for key in grid)), []).append(row)
     described = planned.experiment.figures
     figures = [figure for figure in described if any(row.get(figure.key) not in (None, "") for rows in groups.values() for row in rows)]
-    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, header_style="bold")
-    for column in ("variant", *grid):
-        shown.add_column(column, no_wrap=True)
-    for figure in figures:
-        shown.add_column(figure.label, justify="right")
+    headings = ["variant", *grid, *("\n".join(textwrap.wrap(figure.label, 12, break_long_words=False)) for figure in figures)]
+    lines = []
     for key, rows in list(groups.items())[:SHOWN]:
         cells = []
         for figure in figures:
             values = [float(row[figure.key]) for row in rows if row.get(figure.key) not in (None, "")]
-            cells.append(Text(_spread(values, figure.form), no_wrap=True))  # a heading may be broken, a number may not
-        shown.add_row(*key, *cells)
-    console = screen.console(highlight=False)
+            cells.append(_spread(values, figure.form))
+        lines.append([*key, *cells])
     if figures:
-        console.print(shown)
+        click.echo("\n".join(screen.ruled(headings, lines, left=1 + len(grid))))
         if len(groups) > SHOWN:
-            console.print(f"and {len(groups) - SHOWN} more", style="dim")
-    console.print(f"{len(planned.points):,} runs in {target}", markup=False)
+            click.echo(click.style(f"and {len(groups) - SHOWN} more", dim=True))
+    click.echo(f"{len(planned.points):,} runs in {target}")
 
 
 def _rows(target: Path) -> list[Mapping[str, Any]]:

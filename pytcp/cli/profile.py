@@ -14,10 +14,6 @@ WHAT = ("bulk", "rr", "rpc", "conn", "all")
 WORKS = {"bulk": ("out", "in"), "rr": ("rr",), "rpc": ("rpc",), "conn": ("conn",)}
 
 
-def _bold(*words: str) -> list[str]:
-    return [click.style(word, bold=True) for word in words]
-
-
 @click.command("profile", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("what", nargs=-1, type=click.Choice(WHAT))
 @click.option("--seconds", default=2.0, show_default=True, type=click.FloatRange(0.3), help="Length of each of two runs, one without the profiler.")
@@ -36,7 +32,7 @@ def command(what: tuple[str, ...], seconds: float, functions: int, sources: Path
     for number, name in enumerate(names):
         with errors.status(f"profiling {profile.WORKS[name].unit}"):
             report = profile.run((name,), sources, seconds)[name]
-        rows = [_bold("layer", "calls", "us", "share")]
+        rows = [screen.bold("layer", "calls", "us", "share")]
         for layer, cost in report.layers.items():
             if cost.calls >= 0.05:
                 rows.append([layer, f"{cost.calls:.1f}", f"{cost.us:.1f}", f"{cost.us / report.us:.0%}"])
@@ -46,7 +42,7 @@ def command(what: tuple[str, ...], seconds: float, functions: int, sources: Path
         click.echo("\n".join(screen.table(rows, right=(1, 2, 3))))
         if functions:
             own = [[function, f"{cost.calls:.1f}", f"{cost.us:.1f}", layer] for layer, function, cost in report.functions[:functions]]
-            click.echo("\n".join(screen.table([_bold("function", "calls", "us", "layer"), *own], right=(1, 2))))
+            click.echo("\n".join(screen.table([screen.bold("function", "calls", "us", "layer"), *own], right=(1, 2))))
     return 0
 
 

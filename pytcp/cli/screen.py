@@ -46,6 +46,11 @@ def console(*, stderr: bool = False, columns: int | None = None, **options: Any)
     return Console(stderr=stderr, width=columns, color_system=None if plain() else "auto", **options)
 
 
+def bold(*words: str) -> list[str]:
+    """Headings."""
+    return [click.style(word, bold=True) if word else "" for word in words]
+
+
 def table(rows: Sequence[Sequence[str]], right: Collection[int] = (), gap: int = 2) -> list[str]:
     """Lines of a table; cells may be styled (`click.style`). right: the columns that are set to the right. gap: blanks between two."""
     sizes = [max(len(click.unstyle(cell)) for cell in column) for column in zip(*rows, strict=True)]
@@ -57,6 +62,16 @@ def table(rows: Sequence[Sequence[str]], right: Collection[int] = (), gap: int =
             cells.append(padding + cell if place in right else cell + padding)
         lines.append((" " * gap).join(cells).rstrip())
     return lines
+
+
+def ruled(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1, dim: Collection[int] = ()) -> list[str]:
+    """A table with a rule below its headings, which may have several lines each. left: columns set to the left. dim: columns not stressed."""
+    parts = [heading.split("\n") for heading in headings]
+    high = max(map(len, parts))
+    above = [bold(*(part[row - high + len(part)] if row >= high - len(part) else "" for part in parts)) for row in range(high)]
+    below = [[click.style(cell, dim=True) if cell and place in dim else cell for place, cell in enumerate(row)] for row in rows]
+    lines = table([*above, *below], right=range(left, len(headings)))
+    return [*lines[:high], "─" * max(len(click.unstyle(line)) for line in lines), *lines[high:]]
 
 
 def fits(lines: Sequence[str]) -> bool:

@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import ipaddress
 import json
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from pytcp.cli import screen
 from pytcp.cli.inspect import client
 from pytcp.cli.traceview import Row, Table
 from pytcp.tcp.trace import KINDS
@@ -91,8 +91,7 @@ def command(
 
 def _printer(count: int | None, as_json: bool) -> Callable[[Row], None]:
     """What is done with each row; raises Enough behind the last one."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    table = Table(width)
+    table = Table(screen.width())
     seen = 0
 
     def show(row: Row) -> None:

@@ -1,11 +1,16 @@
 """A trace as a table: when, which connection, what was decided, and why, one line per event.
 
+Where the terminal has less than ONE_LINE columns the reason is below what happened, if it does not fit behind it; where it has more, words
+that do not fit end in `…`. Nothing else is ever cut.
+
 Connections have numbers; a heading says which is which when one first appears. Times count from the first line and stand where they
 change, beside the time since the connection's previous event. Words for reasons are those of `tcp.trace` and `tcp.gates`.
 """
 
 from __future__ import annotations
 
+import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,6 +26,7 @@ COLOURS = {
     "xmit": "green", "stop": "yellow", "gate": "yellow", "autocork": "yellow", "tso_defer": "yellow", "tsq": "yellow", "ack": "blue", "recv": "cyan",
     "window": "cyan", "ca_state": "magenta", "undo": "magenta", "ecn": "magenta", "hystart": "magenta", **dict.fromkeys(FAULTS, "red"),
 }  # fmt: skip
+ONE_LINE = 100  # columns: figures and reasons in one word take 83
 NO_SSTHRESH = 0x7FFFFFFF
 
 
@@ -132,7 +138,7 @@ class Table:
     """Makes lines of rows; remembers what it needs of the rows before."""
 
     def __init__(self, width: int | None = None) -> None:
-        """width: of the terminal; lines are cut there. None: whole lines."""
+        """width: of the terminal. None: whole lines."""
         self._width = width
         self._start: int | None = None
         self._now = -1
@@ -145,30 +151,37 @@ class Table:
         found = []
         if self._start is None:
             self._start = t_ns
-            found.append(self._line("time", "since", "", "event", HEADING, bold=True))
+            found += self._lines("time", "since", "", "event", HEADING, bold=True)
         number = self._numbers.get(flow)
         if number is None:
             number = self._numbers[flow] = len(self._numbers) + 1
-            found.append(self._line("", "", f"#{number}", flow.replace(">", " > "), Cells(""), bold=True))
+            found += self._lines("", "", f"#{number}", flow.replace(">", " > "), Cells(""), bold=True)
         last = self._last.get(flow, t_ns)
         time = f"{(t_ns - self._start) / 1e9:.6f}" if t_ns != self._now else ""
         self._now = self._last[flow] = t_ns
         since = f"+{span(t_ns - last)}" if t_ns > last else ""
         colour = "red" if kind == "xmit" and row.get("rtx") else COLOURS.get(kind)
-        found.append(self._line(time, since, f"#{number}", kind, cells(row), colour=colour))
-        return found
+        return found + self._lines(time, since, f"#{number}", kind, cells(row), colour=colour)
 
-    def _line(self, time: str, since: str, number: str, event: str, cells: Cells, *, bold: bool = False, colour: str | None = None) -> str:
-        parts = [f"{time:>12} {since:>9} {number:>4} ", f"{event:<10} ", f"{cells.what:<32} ", f"{cells.why:<10} ", cells.words]
-        if self._width is not None:
-            room = self._width
-            for place, part in enumerate(parts):
-                parts[place] = part[: max(room, 0)]
-                room -= len(part)
+    def _lines(self, time: str, since: str, number: str, event: str, cells: Cells, *, bold: bool = False, colour: str | None = None) -> list[str]:
+        more: list[str] = []
+        if self._width is None or self._width >= ONE_LINE:
+            parts = [f"{time:>12} {since:>9} {number:>4} ", f"{event:<10} ", f"{cells.what:<32} ", f"{cells.why:<10} ", cells.words]
+            over = sum(map(len, parts)) - (self._width or sys.maxsize)
+            if over > 0 and cells.words:
+                parts[-1] = cells.words[: max(len(cells.words) - over - 1, 0)] + "…"
+        else:
+            parts = [f"{time:>9} {since:>8} {number:>3} ", f"{event:<10} ", cells.what, "", ""]
+            reason = ": ".join(filter(None, (cells.why, cells.words)))
+            if reason and sum(map(len, parts)) + 2 + len(reason) <= self._width:
+                parts[-1] = f"  {reason}"
+            elif reason:
+                indent = " " * len(parts[0])
+                more = [click.style(line, dim=True) for line in textwrap.wrap(reason, self._width, initial_indent=indent, subsequent_indent=indent)]
         while parts and not parts[-1].strip():
             parts.pop()
         parts[-1] = parts[-1].rstrip()
         if bold:
-            return click.style("".join(parts), bold=True)
+            return [click.style("".join(parts), bold=True)]
         styles: tuple[dict[str, Any], ...] = ({"dim": True}, {"fg": colour}, {}, {"fg": colour}, {"dim": True})
-        return "".join(click.style(part, **style) for part, style in zip(parts, styles, strict=False))
+        return ["".join(click.style(part, **style) for part, style in zip(parts, styles, strict=False) if part), *more]

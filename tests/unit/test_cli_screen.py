@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,13 +17,25 @@ from pytcp.cli import doctor, screen
 from pytcp.lab.machine import OK, OPTIONAL, Check
 from pytcp.lab.record import Record
 
-from .terminal import on_a_terminal
+from .terminal import on_a_terminal, unstyled
 
 
 def test_a_table_cuts_no_cell_sets_figures_to_the_right_and_ends_without_blanks() -> None:
     rows = [["name", "n", "words"], ["a", "1", ""], ["longer", click.style("1,000", fg="red"), "end"]]
     lines = screen.table(rows, right=(1,))
     assert [click.unstyle(line) for line in lines] == ["name        n  words", "a           1", "longer  1,000  end"]
+
+
+def test_a_ruled_table_breaks_headings_and_no_figures() -> None:
+    lines = screen.ruled(["", "name\nhere", "n"], [["first", "1,000", "2"], ["second", "", "3.5%"]], dim=(1,))
+    assert [click.unstyle(line) for line in lines] == [
+        "         name",
+        "         here     n",
+        "───────────────────",
+        "first   1,000     2",
+        "second         3.5%",
+    ]
+    assert not any("\x1b[1m\x1b[0m" in line or "\x1b[2m\x1b[0m" in line for line in lines), "nothing is styled that is not there"
 
 
 CHECKS = [
@@ -58,6 +71,32 @@ def trace(tmp_path: Path) -> str:
 def test_no_color_means_no_escape_sequences(trace: str) -> None:
     assert "\x1b[" in on_a_terminal(80, "trace", trace)
     assert "\x1b[" not in on_a_terminal(80, "trace", trace, env={"NO_COLOR": "1"})
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_sentences_end_where_the_terminal_does_and_figures_are_whole(trace: str, columns: int) -> None:
+    listed = on_a_terminal(columns, "lab", "list").splitlines()
+    assert columns - 20 < max(map(len, listed)) <= columns
+    said = unstyled(on_a_terminal(columns, "lab", "run", "tso-autosizing", "--set", "size=10kB", "-j", "1"))
+    assert "…" not in said
+    assert re.search(r"^TcpOutSegs +1,397 +\d+ +1,397 +\d+$", said, re.MULTILINE)
+    shown = [unstyled(line) for line in on_a_terminal(columns, "trace", trace).splitlines()]
+    assert max(map(len, shown)) <= columns
+    assert "retransmit 1,448-2,896" in shown[2]
+    assert "it counts as lost" in shown[-1]
+
+
+def test_what_explains_a_connection_fits_60_columns(tmp_path: Path) -> None:
+    record = Record({}, ["10.0.0.1:40000>10.0.0.2:80"])
+    flow = {"flow": "10.0.0.1:40000>10.0.0.2:80"}
+    record.events.append({"t_ns": 0, **flow, "kind": "gate", "old": "app", "new": "cwnd"})
+    record.events.append({"t_ns": 30_000_000, **flow, "kind": "ack", "una": 1448, "wnd": 65160, "sacks": [], "delivered": 1, "rtt_us": 30_000})
+    record.events.append({"t_ns": 50_000_000, **flow, "kind": "gate", "old": "cwnd", "new": "app"})
+    record.write_jsonl(tmp_path / "t.jsonl")
+    lines = unstyled(on_a_terminal(60, "explain", str(tmp_path / "t.jsonl"))).splitlines()
+    assert lines[0] == "10.0.0.1:40000 > 10.0.0.2:80"
+    assert any(line.startswith("  cwnd") for line in lines)
+    assert max(map(len, lines)) <= 60
 
 
 # --- outputs that are closed ---

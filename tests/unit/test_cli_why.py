@@ -85,11 +85,30 @@ def test_a_trace_is_a_table_with_a_heading_per_connection(recorded: Path) -> Non
     ]
 
 
-def test_lines_end_where_the_terminal_does() -> None:
-    for width in (30, 80, 120):
-        for kind, fields in SAMPLES.items():
-            for line in Table(width).lines({"t_ns": 0, "flow": FLOW, "kind": kind, **fields}):
-                assert len(re.sub("\x1b\\[[0-9;]*m", "", line)) <= width
+def shown(width: int | None, kind: str) -> list[str]:
+    """The lines of one event, without heading and colours."""
+    lines = Table(width).lines({"t_ns": 0, "flow": FLOW, "kind": kind, **SAMPLES[kind]})
+    return [re.sub("\x1b\\[[0-9;]*m", "", line) for line in lines[2:]]
+
+
+@pytest.mark.parametrize("kind", trace.KINDS)
+def test_a_narrow_terminal_gets_everything_the_reasons_below_where_they_do_not_fit(kind: str) -> None:
+    [whole] = shown(None, kind)
+    for width in (60, 80):
+        lines = shown(width, kind)
+        said = cells({"t_ns": 0, "flow": FLOW, "kind": kind, **SAMPLES[kind]})
+        assert said.what in lines[0]
+        assert {*" ".join(lines).replace(":", " ").split()} >= {*whole.replace("0.000000", "").replace(":", " ").split()}
+        assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("kind", trace.KINDS)
+def test_on_a_wide_terminal_an_event_is_one_line_of_which_only_words_are_cut_and_visibly(kind: str) -> None:
+    [whole] = shown(None, kind)
+    for width in (100, 120):
+        [line] = shown(width, kind)
+        assert len(line) <= width
+        assert line == whole if len(whole) <= width else whole.startswith(line[:-1]) and line[-1] == "…" and len(line) > 83
 
 
 @pytest.mark.parametrize("kind", trace.KINDS)
