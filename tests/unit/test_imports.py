@@ -81,6 +81,10 @@ def test_every_public_name_is_there_when_asked_for(name: str) -> None:
     assert name in dir(pytcp)
 
 
+def test_what_the_package_needs_itself_is_not_offered() -> None:
+    assert {name for name in dir(pytcp) if not name.startswith("__")} <= set(pytcp.__all__)
+
+
 def test_other_names_are_not() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = pytcp.nothing

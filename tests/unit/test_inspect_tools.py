@@ -197,7 +197,7 @@ def test_writing_repeats_what_was_written(here: Here, run: Run) -> None:
 
 def test_what_cannot_be_done_is_said_and_the_rest_is_done(here: Here, run: Run) -> None:
     text = run("sysctl", "net.ipv4.tcp_sackk", "net.ipv4.tcp_ecn=99", "net.ipv4.tcp_dsack=0", "net.ipv4.tcp_frto=x", status=1)
-    assert "sysctl: no sysctl 'net.ipv4.tcp_sackk'; near: net.ipv4.tcp_sack, " in text
+    assert "sysctl: no sysctl 'net.ipv4.tcp_sackk'; near: net.ipv4.tcp_sack, net.ipv4.tcp_dsack\n" in text
     assert "sysctl: net.ipv4.tcp_ecn: 99 is outside 0..2\n" in text
     assert "sysctl: net.ipv4.tcp_frto: 'x' is not a number\n" in text
     assert "net.ipv4.tcp_dsack = 0\n" in text

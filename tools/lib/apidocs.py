@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from functools import partial
@@ -118,10 +119,9 @@ def pages() -> dict[str, str]:
 
 
 def main() -> int:
-    check = sys.argv[1:] == ["--check"]
-    if sys.argv[1:] and not check:
-        print("usage: tools/apidocs [--check]", file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(prog="tools/apidocs", description="Write the API reference in docs/api/ from the docstrings.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when it is out of date")
+    check = parser.parse_args().check
     OUT.mkdir(parents=True, exist_ok=True)
     before = {path.name: path.read_text() for path in OUT.glob("*.md")}
     made = pages()

@@ -15,6 +15,14 @@ PYTCP_PYTHON=$PYTCP_ROOT/.venv/bin/python
 
 _pytcp_say() { printf 'setup: %s\n' "$*" >&2; }
 
+# What of the work of the moment (a log, a policy of ours) must not stay behind. Traps see the variables of who was interrupted.
+_pytcp_interrupted() {
+	[ -z "${log:-}" ] || rm -f "$log"
+	[ -z "${ours:-}" ] || rm -f "$policy"
+	_pytcp_say interrupted
+	exit 130
+}
+
 _pytcp_package_of() {
 	case $1 in
 	ip | ss | tc) echo iproute2 ;;
@@ -94,7 +102,11 @@ _pytcp_install() {
 	if ! "$PYTCP_PYTHON" -c 'import pip' 2>/dev/null; then
 		_pytcp_say "making .venv with $python"
 		"$python" -c 'import ensurepip, venv' 2>/dev/null || _pytcp_provide required python3-venv || return 1
-		"$python" -m venv "$PYTCP_ROOT/.venv" </dev/null >&2 || return 1
+		log=$(mktemp)
+		"$python" -m venv "$PYTCP_ROOT/.venv" </dev/null >"$log" 2>&1 || status=$?
+		[ $status = 0 ] || cat "$log" >&2
+		rm -f "$log"
+		[ $status = 0 ] || return 1
 	fi
 	if command -v cc >/dev/null && ! "$PYTCP_PYTHON" -c 'import os, sysconfig; os.stat(sysconfig.get_paths()["include"] + "/Python.h")' 2>/dev/null; then
 		_pytcp_provide optional python3-dev || true
@@ -117,8 +129,9 @@ _pytcp_install() {
 
 # pytcp_setup PROGRAM...: on return $PYTCP_PYTHON runs pytcp. Fails when it cannot.
 pytcp_setup() {
-	local program stamp
+	local program stamp status=0
 	local -a packages=()
+	trap _pytcp_interrupted INT
 	for program in cc "$@"; do
 		command -v "$program" >/dev/null || read -ra packages <<<"${packages[*]-} $(_pytcp_package_of "$program")"
 	done
@@ -126,7 +139,10 @@ pytcp_setup() {
 		_pytcp_provide optional "${packages[@]}" || true
 	fi
 	stamp=$(_pytcp_stamp)
-	_pytcp_ready "$stamp" && return 0
+	if _pytcp_ready "$stamp"; then
+		trap - INT
+		return 0
+	fi
 	mkdir -p "$PYTCP_ROOT/.venv"
 	# one at a time: a second tool started meanwhile waits and finds the work done
 	{
@@ -138,5 +154,7 @@ pytcp_setup() {
 			}
 			_pytcp_stamp >"$PYTCP_ROOT/.venv/pytcp-stamp"
 		}
-	} 9>"$PYTCP_ROOT/.venv/pytcp-lock"
+	} 9>"$PYTCP_ROOT/.venv/pytcp-lock" || status=$?
+	trap - INT
+	return $status
 }

@@ -103,7 +103,7 @@ def compare_with_original(packetdrill: Path, folder: Path, modes: Sequence[str])
 
 def main() -> int:
     """Exit status 0 when nothing got worse."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser = argparse.ArgumentParser(prog="tools/suite", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("folder", type=Path, help="gtests/net/tcp of google/packetdrill, outside of this checkout")
     parser.add_argument("--target", choices=[*TARGETS, "both"], default="pytcp")
     parser.add_argument("--ip", choices=[*IP_MODES, "all"], default="ipv4")

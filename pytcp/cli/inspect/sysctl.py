@@ -6,6 +6,7 @@ Ranges and names are judged by the stack. Several variables are all tried; the e
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -72,7 +73,8 @@ def command(
                 found |= _read(chosen, present, name)
         except client.Answered as error:
             if not (ignore and error.is_unknown):
-                client.say(str(error.strerror))
+                said = str(error.strerror)
+                client.say(_unknown(name, present) if error.is_unknown and said.startswith("no sysctl ") else said)
                 status = 1
     if explain:
         facts = [entry for entry in chosen.ask("get", "explanations") if entry["name"] in found]
@@ -97,6 +99,13 @@ def explained(entry: dict[str, Any]) -> str:
     if entry["origin"]:
         lines.append(f"    {entry['origin']}")
     return "\n".join(lines)
+
+
+def _unknown(name: str, present: Iterable[str]) -> str:
+    from pytcp.lab.units import near
+
+    found = near(dotted(name), present)
+    return f"no sysctl {name!r}" + (f"; near: {', '.join(found)}" if found else "; all: pytcp sysctl -a")
 
 
 def _read(chosen: client.Running, present: dict[str, Value], name: str) -> dict[str, Value]:
