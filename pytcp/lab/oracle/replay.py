@@ -25,6 +25,7 @@ TICK_NS = 4_000_000
 LATENCY_US = {"ack": 9, "data": 9, "too_big": 9, "write": 4, "read": 3, "sockopt": 2, "shutdown": 3, "close": 3}
 SOON_US = 80  # a frame this soon after an event was caused by it, and shows when the kernel acted
 LATE_NS = 150_000  # a timer of the kernel's that made a frame was at most so late
+NEAR_US = 60  # a read takes that long, and so does the handshake or read whose time it is compared with
 STAMP_US = 3  # from then to the frame's time stamp
 HOST_EVENTS = ("frame", "reply")
 CAUSES = ("ack", "data", "too_big", "write", "read", "sockopt", "shutdown", "close")
@@ -141,6 +142,8 @@ class Replay:
         when_ns = self.zero_ns + self._when_us(i, event) * 1000
         if event["ev"] not in CAUSES:
             return when_ns
+        if event["ev"] == "read":
+            when_ns += self._other_round(i, when_ns)
         due = self.side.heap.next_deadline()
         if due is None:
             return when_ns
@@ -157,6 +160,15 @@ class Replay:
             if self.order.get(i) == "behind":
                 return seen_ns + 1
         return when_ns
+
+    def _other_round(self, i: int, when_ns: int) -> int:
+        """Right-sizing asks at a read whether an RTT has passed: what is to be added for the other answer, where it was a matter of `NEAR_US`."""
+        sk = self.side.sk
+        beyond_us = when_ns // 1000 - sk.rcvq_time_us - (sk.rcv_rtt_us >> 3)
+        if not sk.rcv_rtt_us or abs(beyond_us) > NEAR_US:
+            return 0
+        self.doubtful.append((i, "other round"))
+        return (-beyond_us - (beyond_us >= 0)) * 1000 if self.order.get(i) == "other round" else 0
 
     def _when_us(self, i: int, event: dict[str, Any]) -> int:
         """When the kernel acted on an event."""
@@ -358,26 +370,34 @@ def best(workload: dict[str, Any], run: dict[str, Any], judge: Judge) -> tuple[d
 
     A recording does not say to the microsecond when the kernel acted, and sizes follow round-trip times of microseconds; where a timer was
     due within `LATE_NS` of an event, it does not say which came first."""
-    found: tuple[dict[str, Any], list[Difference]] | None = None
-    variants = VARIANTS if workload["config"].get("cc") != "bbr" else [(0, True, late, phase) for late in (False, True) for phase in range(7)]
-    for variant in variants:
-        twin = replay(workload, run, *variant)
-        differences = judge(twin)
-        if not differences:
-            return twin, []
-        if found is None or differences[0].at_us > found[1][0].at_us:
-            found = twin, differences
-    assert found is not None
-    for variant in variants[:2]:
-        turned = _turned(workload, run, judge, variant)
-        if not turned[1]:
-            return turned
-        if turned[1][0].at_us > found[1][0].at_us:
-            found = turned
-    return found
+    bbr = workload["config"].get("cc") == "bbr"
+    found: list[tuple[dict[str, Any], list[Difference]]] = []  # ever longer
+
+    def agrees(twin: dict[str, Any], differences: list[Difference]) -> bool:
+        if not found or not differences or differences[0].at_us > found[-1][1][0].at_us:
+            found.append((twin, differences))
+        return not differences
+
+    phase = 0
+    for phases, late in ((range(7), False), (range(7), True)) if bbr else ():
+        for number in phases:
+            so_far = len(found)
+            twin = replay(workload, run, late=late, phase=number)
+            if agrees(twin, judge(twin)):
+                return found[-1]
+            if len(found) > so_far:
+                phase = number
+    for variant in VARIANTS:
+        twin = replay(workload, run, *variant, phase)
+        if agrees(twin, judge(twin)):
+            return found[-1]
+    for variant in VARIANTS[:2]:
+        if agrees(*_turned(workload, run, judge, (*variant, phase))):
+            return found[-1]
+    return found[-1]
 
 
-def _turned(workload: dict[str, Any], run: dict[str, Any], judge: Judge, variant: tuple[Any, ...]) -> tuple[dict[str, Any], list[Difference]]:
+def _turned(workload: dict[str, Any], run: dict[str, Any], judge: Judge, variant: tuple[int, bool, bool, int]) -> tuple[dict[str, Any], list[Difference]]:
     """Events before a difference change sides with the timer near them, one at a time, for as long as that makes the twin agree longer."""
 
     def attempt(order: dict[int, str]) -> tuple[Replay, dict[str, Any], list[Difference]]:
@@ -391,8 +411,8 @@ def _turned(workload: dict[str, Any], run: dict[str, Any], judge: Judge, variant
     while differences and len(order) < TURNED:
         at_us = differences[0].at_us
         near = [(i, side) for i, side in one.doubtful if i not in order and run["events"][i]["t"] <= at_us + SOON_US]
-        # a counter does not say where it was
-        near = near[-(FARTHEST if differences[0].kind == "counter" else NEAREST) :]
+        # a counter does not say where it was, and tcp_info only that it was before
+        near = near[-(FARTHEST if differences[0].kind in ("counter", "info") else NEAREST) :]
         for i, side in reversed(near):
             other = attempt(order | {i: side})
             if not other[2] or other[2][0].at_us > at_us:
