@@ -222,7 +222,7 @@ class MainJob:
         finally:
             writer.close()
         self.report.pcap_packets = writer.packets
-        self.check("the capture is complete", writer.error is None, str(writer.error or ""))
+        self.check("the capture is complete", writer.error is None, f"{self.report.pcap}: {writer.error.strerror}" if writer.error else "")
 
     async def _part(self, tb: Testbed, writer: BoundedWriter | None, steps: Callable[[], Any]) -> None:
         wire = WIRE if self.wire == "impaired" else None

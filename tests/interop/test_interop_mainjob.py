@@ -28,14 +28,34 @@ def test_the_main_job_in_small(program: Program, tmp_path: Path) -> None:
     program("curl")
     capture = tmp_path / "demo.pcapng"
     sizes = Sizes(clean=8 * MIB, impaired=8 * MIB, seconds=0.3, connections=20, each=10_000)
-    report = MainJob(sizes, lambda text, share: None, pcap=str(capture)).run()
+    told: dict[str, list[float]] = {}
+
+    def progress(text: str, share: float | None) -> None:
+        if share is not None:
+            told.setdefault(text, []).append(share)
+
+    report = MainJob(sizes, progress, pcap=str(capture)).run()
     assert not report.failed
+    for transfer in report.transfers:
+        if "pings" not in transfer.name:
+            shares = told[f"{transfer.wire}: {transfer.name}"]
+            assert shares == sorted(shares) and shares[-1] <= 1, transfer.name
+    for flood in ("the kernel sends", "pytcp sends"):
+        assert any(0 < share < 1 for share in told[f"clean: {flood}"]), flood
     assert len(report.checks) > 20
     assert {t.bytes for t in report.transfers if "fetches" in t.name} == {8 * MIB}
     assert report.pcap_packets > 0
     if shutil.which("tshark"):
         read = subprocess.run(["tshark", "-r", str(capture), "-T", "fields", "-e", "tcp.port"], capture_output=True, check=True)
         assert len(read.stdout.splitlines()) == report.pcap_packets
+
+
+def test_a_capture_for_which_there_is_no_room_is_a_failed_check_with_its_file(program: Program) -> None:
+    program("curl")
+    sizes = Sizes(clean=MIB, impaired=MIB, seconds=0.1, connections=2, each=1000)
+    report = MainJob(sizes, lambda text, share: None, pcap="/dev/full").run()
+    [detail] = [check.detail for check in report.failed if check.name.endswith("the capture is complete")]
+    assert detail == "/dev/full: No space left on device"
 
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
