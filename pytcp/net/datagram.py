@@ -166,7 +166,7 @@ class UdpSocket:
         self.sndbuf = max(2 * min(value & 0xFFFFFFFF, self.stack.sysctl.wmem_max), MIN_SNDBUF)
 
     def bind(self, addr: bytes, port: int) -> None:
-        """Take a local address (b"" or all zeros = any) and port (0 = any free one).
+        """Take a local address (b"" or all zeros = any) and port (0 = any free one). An address of IPv6 makes it IPv6 only.
 
         Raises OSError: EINVAL when bound already, EADDRNOTAVAIL for somebody else's address, EADDRINUSE."""
         self._check()
@@ -185,6 +185,8 @@ class UdpSocket:
             self.saddr = self.bound_addr = b""
             raise
         self.port_given = bool(port)
+        if len(addr) == 16 and not A.is_v4mapped(addr):
+            self.v6only = True
 
     def _may_bind(self, addr: bytes) -> bool:
         stack = self.stack
@@ -278,7 +280,7 @@ class UdpSocket:
         if len(source) == 16 and len(daddr) == 4:
             source = source[12:]
         four = len(daddr) == 4
-        if four and source and not self.transparent and not self._is_ours4(source):
+        if four and source and source not in self.stack.local4 and not self.transparent and not self._is_ours4(source):
             raise OSError(errno.ENETUNREACH, "the source is not an address of this host")
         if self.bound_dev_if:
             dev = self.dev

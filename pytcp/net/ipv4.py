@@ -49,7 +49,7 @@ def receive(stack: Stack, dev: Interface, data: bytes, kind: int, frame: RxFrame
     if vihl >> 4 != 4 or hlen < 20:
         mib.IpInHdrErrors += 1
         return
-    stack.mib.count_ect(tos, uso.segments(frame, size - hlen - 8))
+    stack.mib.count_ect(tos, uso.segments(frame, size - hlen - 8) if frame.gso_size else 1)
     if hlen > size:
         mib.IpInHdrErrors += 1
         return

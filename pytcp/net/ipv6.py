@@ -57,7 +57,7 @@ def receive(stack: Stack, dev: Interface, data: bytes, kind: int, frame: RxFrame
         mib.Ip6InHdrErrors += 1
         return
     tos = word >> 20 & 0xFF
-    stack.mib.count_ect6(tos, uso.segments(frame, size - 48))
+    stack.mib.count_ect6(tos, uso.segments(frame, size - 48) if frame.gso_size else 1)
     multicast = dst[0] == 0xFF
     if not dev.loopback and (src == IP6_LOOPBACK or dst == IP6_LOOPBACK or (multicast and dst[1] & 0x0F <= 1)):
         mib.Ip6InHdrErrors += 1

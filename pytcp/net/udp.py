@@ -201,7 +201,7 @@ def receive(stack: Stack, pkt: Packet) -> None:
         else:
             icmpv6.send_error(stack, pkt, DEST_UNREACH6, PORT_UNREACH6, 0)
         return
-    gso_size = uso.size_of(pkt, ulen - 8)
+    gso_size = uso.size_of(pkt, ulen - 8) if pkt.gso_size else 0
     size = rx_truesize(pkt.frame_len)
     new = datagram.Datagram
     for sock in socks:

@@ -44,11 +44,9 @@ PLAIN = Control()
 
 
 def _segment_size(gso_size: int, size: int, headers: int, mtu: int, no_check: bool) -> int:
-    """Bytes of each datagram that `size` bytes are cut into, 0 when they are one.
+    """Bytes of each datagram that `size` bytes are cut into by a segment size, 0 when they are one.
 
     Raises OSError: EMSGSIZE for datagrams that the path does not take, EINVAL for more than 128 or without checksums."""
-    if not gso_size:
-        return 0
     if headers + min(size, gso_size) > mtu:
         raise OSError(errno.EMSGSIZE, f"the path takes packets of {mtu} bytes")
     if size > gso_size * MAX_SEGMENTS:
@@ -79,7 +77,8 @@ def send4(sock: UdpSocket, dst: Dst, saddr: bytes, data: bytes, port: int, contr
     gso_size = sock.gso_size if control.gso_size is None else control.gso_size
     if size > mtu and not gso_size and mode not in (DONT, WANT, OMIT):
         raise sock.too_long(dst, port, mtu)
-    gso_size = _segment_size(gso_size, len(data), HEADERS4, mtu, sock.no_check)
+    if gso_size:
+        gso_size = _segment_size(gso_size, len(data), HEADERS4, mtu, sock.no_check)
     df = mode in (DO, PROBE) or (mode == WANT and size <= mtu and not dst.mtu_lock)
     ident: int | None = None
     if sock.raddr:
@@ -108,11 +107,12 @@ def send6(sock: UdpSocket, dst: Dst, saddr: bytes, data: bytes, port: int, contr
     whole = sock.dontfrag if control.dontfrag is None else control.dontfrag
     if HEADERS6 + len(data) > mtu and not gso_size and (whole or mode in (DO, PROBE, INTERFACE)):
         raise sock.too_long(dst, port, mtu)
-    try:
-        gso_size = _segment_size(gso_size, len(data), HEADERS6, mtu, sock.no_check6_tx)
-    except OSError:
-        stack.mib.Ip6OutRequests += 1  # Linux refuses it that late
-        raise
+    if gso_size:
+        try:
+            gso_size = _segment_size(gso_size, len(data), HEADERS6, mtu, sock.no_check6_tx)
+        except OSError:
+            stack.mib.Ip6OutRequests += 1  # Linux refuses it that late
+            raise
     labelled = sock.autoflowlabel and stack.sysctl.auto_flowlabels
     flow = control.flow or (stack.flow_label(saddr, dst.daddr, sock.lport, port, IPPROTO_UDP) if labelled else 0)
     multicast = dst.kind == MULTICAST

@@ -114,7 +114,7 @@ def _ready(sk: Sock) -> None:
 
 
 def bind(sk: Sock, addr: bytes, port: int, scope_id: int = 0) -> None:
-    """Take a local address and port (0: any).
+    """Take a local address and port (0: any). An address of IPv6 makes it a socket of IPv6 only.
 
     Raises OSError: EINVAL (has a port, or a connection; link-local without an interface), EADDRNOTAVAIL (not ours),
     EADDRINUSE, ENODEV (no interface of that scope id)."""
@@ -138,6 +138,8 @@ def bind(sk: Sock, addr: bytes, port: int, scope_id: int = 0) -> None:
         except OSError:
             sk.saddr, sk.bound_addr = before
             raise
+    if len(addr) == 16:
+        sk.v6only = True
     sk.sock_flags |= (BINDADDR_LOCK if addr else 0) | (BINDPORT_LOCK if port else 0)
 
 

@@ -111,6 +111,16 @@ def test_a_name_is_looked_up_and_read_back_only_whole() -> None:
     on_two_networks(program)
 
 
+@pytest.mark.parametrize(("address", "only"), [("::", 0), ("::ffff:10.9.0.1", 0), ("fd00:9::1", 1), ("::1", 1)])
+def test_binding_to_an_address_of_ipv6_excludes_ipv4(address: str, only: int) -> None:
+    async def program(host: Host) -> None:
+        for sock in (host.stack.socket(V6), host.stack.datagram_socket(V6)):
+            sock.bind((address, 0))
+            assert sock.getsockopt(41, 26) == only  # IPV6_V6ONLY
+
+    on_two_networks(program)
+
+
 def test_a_bound_socket_takes_no_unicast_interface_not_even_its_own() -> None:
     async def program(host: Host) -> None:
         sock = host.socket("va")

@@ -113,6 +113,16 @@ def test_udp_segments_have_length_and_checksum_of_their_own(segment: Segmenter) 
     assert frames == [bytes(ether() / ip6() / UDP(sport=1, dport=2) / Raw(p)) for p in (payload[:600], payload[600:])]
 
 
+@pytest.mark.parametrize(("size", "gso_size"), [(12800, 100), (12701, 100), (65507, 1472), (1001, 1000), (127, 1)])
+def test_as_many_udp_segments_as_one_call_may_send(segment: Segmenter, size: int, gso_size: int) -> None:
+    payload = data(size)
+    pieces = [payload[at : at + gso_size] for at in range(0, size, gso_size)]
+    four = segment(super_frame(ether() / ip4(flags=0) / UDP(sport=1, dport=2), payload, gso_size, GSO_UDP_L4, (1, size // 2)))
+    assert four == [bytes(ether() / ip4(flags=0, id=0xFFFF + i & 0xFFFF) / UDP(sport=1, dport=2) / Raw(piece)) for i, piece in enumerate(pieces)]
+    bare = segment(super_frame(ip6() / UDP(sport=1, dport=2), payload, gso_size, GSO_UDP_L4))
+    assert bare == [bytes(ip6() / UDP(sport=1, dport=2) / Raw(piece)) for piece in pieces]
+
+
 def test_a_udp_checksum_of_zero_is_sent_as_ffff(segment: Segmenter) -> None:
     # 0x0a00 + 1 + 0x0a00 + 2 + 17 + 10 (pseudo-header), 1 + 2 + 10 (header) and the payload add up to 0xffff
     payload = (0xFFFF - (0x0A00 + 1 + 0x0A00 + 2 + 17 + 10) - (1 + 2 + 10)).to_bytes(2, "big")
@@ -256,8 +266,9 @@ def test_c_and_python_cut_alike(frame: TxFrame) -> None:
 def test_c_and_python_cut_large_frames_alike(size: int, gso_size: int, cuts: list[int]) -> None:
     gso_size = max(gso_size, size // 500)
     edges = tuple(sorted(c for c in cuts if c <= size))
-    frame = super_frame(ether() / ip4() / tcp(), bytes(size), gso_size, GSO_TCPV4, edges)
-    assert outcome(offload.segment, frame) == outcome(offload.segment_py, frame)
+    for l4, gso_type in ((tcp(), GSO_TCPV4), (UDP(sport=1, dport=2), GSO_UDP_L4)):
+        frame = super_frame(ether() / ip4() / l4, bytes(size), gso_size, gso_type, edges)
+        assert outcome(offload.segment, frame) == outcome(offload.segment_py, frame)
 
 
 @needs_c
