@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from .stack import Stack
     from .udp import UdpTable
 
-MAX_PAYLOAD4 = 65507
-MAX_PAYLOAD6 = 65527
 MIN_RCVBUF = 2304
 MIN_SNDBUF = 4608
 ERRORS_KEPT = 64  # reports queued per endpoint
@@ -71,6 +69,14 @@ class ErrorReport(NamedTuple):
     data: bytes  # payload as far as it was quoted
     dst: bytes  # where the datagram was going
     dport: int
+
+
+class Way(NamedTuple):
+    """Where a datagram goes, and from which address."""
+
+    dst: Dst
+    saddr: bytes
+    port: int
 
 
 class UdpSocket:
@@ -216,14 +222,14 @@ class UdpSocket:
 
         Raises OSError: ENETUNREACH, EACCES (broadcast without permission), EAGAIN (no port left)."""
         self._check()
-        addr = self._mapped(addr)
+        addr = self.destination(addr)
         dst = self._route(addr, dev)
         if not self.lport:
             try:
                 self._take_port(0)
             except OSError:
                 raise BlockingIOError(errno.EAGAIN, "no port is left") from None
-        self.saddr = self.bound_addr or self._source(dst)
+        self.saddr = self.saddr or self._source(dst)
         self.raddr = _unwire(self.family, dst.daddr)
         self.rport = port
         self.ip_id = self.stack.random.getrandbits(16)
@@ -259,29 +265,31 @@ class UdpSocket:
 
     # --- sending ---
 
-    def _mapped(self, addr: bytes) -> bytes:
-        """A destination as it goes on the wire: IPv4 for mapped addresses, loopback for the wildcard."""
-        if self.family == 6:
-            mapped = A.is_v4mapped(addr)
-            if mapped and (self.v6only or (self.saddr and not A.is_v4mapped(self.saddr))):
+    def destination(self, addr: bytes) -> bytes:
+        """An address as it goes on the wire: IPv4 for mapped addresses. Raises OSError EAFNOSUPPORT, ENETUNREACH."""
+        if self.family == 4:
+            return addr
+        if A.is_v4mapped(addr):
+            if self.v6only:
                 raise OSError(errno.ENETUNREACH, "IPv4 cannot be reached from this IPv6 socket")
-            if self.saddr and A.is_v4mapped(self.saddr) and not mapped:
-                raise OSError(errno.EAFNOSUPPORT, "IPv6 cannot be reached from an IPv4-mapped address")
-        if self.family == 6 and A.is_v4mapped(addr):
-            addr = addr[12:]
-        elif self.family == 6 and len(addr) == 4:
+            return addr[12:]
+        if len(addr) == 4:
             raise OSError(errno.EAFNOSUPPORT, "an IPv4 address on an IPv6 socket")
-        if addr == IP4_ANY:
-            return A.LOOPBACK4
-        return IP6_LOOPBACK if addr == IP6_ANY else addr
+        if addr == IP6_ANY:
+            return A.LOOPBACK4 if A.is_v4mapped(self.saddr) else IP6_LOOPBACK
+        return addr
 
-    def _route(self, daddr: bytes, dev: Interface | None = None, source: bytes = b"") -> Dst:
-        source = source or self.saddr
-        if len(source) == 16 and len(daddr) == 4:
-            source = source[12:]
+    def _route(self, daddr: bytes, dev: Interface | None = None, source: bytes | None = None) -> Dst:
+        if source is None:
+            source = self.saddr
         four = len(daddr) == 4
-        if four and source and source not in self.stack.local4 and not self.transparent and not self._is_ours4(source):
-            raise OSError(errno.ENETUNREACH, "the source is not an address of this host")
+        if four:
+            if len(source) == 16:
+                source = source[12:] if A.is_v4mapped(source) else b""  # an address of IPv6 says nothing of IPv4's
+            if source and source not in self.stack.local4 and not self.transparent and not self._is_ours4(source):
+                raise OSError(errno.ENETUNREACH, "the source is not an address of this host")
+            if daddr == IP4_ANY:
+                daddr = source or A.LOOPBACK4
         if self.bound_dev_if:
             dev = self.dev
             if dev is None:
@@ -291,6 +299,8 @@ class UdpSocket:
         elif dev is None:
             index = self.unicast_if if four else self.unicast_if6
             dev = self.stack.device(index) if index else None
+        if not four and A.is_v4mapped(source):
+            raise OSError(errno.EAFNOSUPPORT, "IPv6 cannot be reached from an IPv4-mapped address")
         dst = self.stack.dst(daddr, b"" if is_multicast(source or b"\0") else source, dev)
         if dst.kind == BROADCAST and not self.broadcast:
             raise PermissionError(errno.EACCES, "broadcast without SO_BROADCAST")
@@ -299,51 +309,61 @@ class UdpSocket:
     def _source(self, dst: Dst) -> bytes:
         return _unwire(self.family, dst.saddr)
 
-    def send(self, data: bytes, *, confirm: bool = False, control: Control = PLAIN) -> int:
-        """Send to the connected peer. `confirm` = MSG_CONFIRM. Raises OSError EDESTADDRREQ and as `sendto`."""
-        if not self.raddr:
-            self._check()
-            raise OSError(errno.EDESTADDRREQ, "no destination")
-        return self._send(data, self.raddr, self.rport, confirm, None, control)
-
-    def sendto(
-        self, data: bytes, addr: bytes, port: int, *, confirm: bool = False, dev: Interface | None = None, control: Control = PLAIN
-    ) -> int:
-        """Send one datagram; `dev` is the interface of a link-local destination. Raises a pending error first (nothing
-        is sent then); OSError: EINVAL for port 0, EMSGSIZE, ENETUNREACH, EACCES, EAFNOSUPPORT, EPIPE after a shutdown."""
-        if port == 0:
-            self._check()
-            raise OSError(errno.EINVAL, "port 0")
-        return self._send(data, addr, port, confirm, dev, control)
-
-    def _send(self, data: bytes, addr: bytes, port: int, confirm: bool, dev: Interface | None, control: Control) -> int:
+    def autobind(self) -> None:
+        """Take any port, unless there is one. Raises BlockingIOError when none is left."""
         self._check()
-        daddr = self._mapped(addr)
-        four = len(daddr) == 4
-        if len(data) > (MAX_PAYLOAD4 if four else MAX_PAYLOAD6):
-            raise OSError(errno.EMSGSIZE, "datagram is too long")
-        self._raise_pending()
         if not self.lport:
             try:
                 self._take_port(0)
             except OSError:
                 raise BlockingIOError(errno.EAGAIN, "no port is left") from None
+
+    def way(self, daddr: bytes, port: int, dev: Interface | None = None, control: Control = PLAIN) -> Way:
+        """How a datagram gets to `daddr`, an address as `destination` gives it; `dev` is the interface of a link-local one.
+
+        Raises OSError: ENETUNREACH, ENODEV, EACCES."""
         dst = self._route(daddr, control.dev or dev, control.source)
-        saddr = control.source or self.saddr or self._source(dst)
+        source = self.saddr if control.source is None else control.source
+        if dst.family == 4 and len(source) == 16 and not A.is_v4mapped(source):
+            source = b""
+        return Way(dst, source or self._source(dst), port)
+
+    def transmit(self, way: Way, data: bytes, *, confirm: bool = False, control: Control = PLAIN) -> int:
+        """Send one datagram. `confirm` = MSG_CONFIRM. Raises OSError: EMSGSIZE; a pending error (nothing is sent then); EPIPE after a
+        shutdown; EINVAL for a segment size that cannot be."""
+        if confirm:
+            way.dst.neigh.confirm()
+        if way.dst.family == 4:
+            udp_output.send4(self, way.dst, way.saddr[-4:], data, way.port, control)
+        else:
+            udp_output.send6(self, way.dst, way.saddr, data, way.port, control)
+        return len(data)
+
+    def send(self, data: bytes) -> int:
+        """Send to the connected peer. Raises OSError EDESTADDRREQ and as `sendto`."""
+        self.autobind()
+        if not self.raddr:
+            raise OSError(errno.EDESTADDRREQ, "no destination")
+        return self.transmit(self.way(self.destination(self.raddr), self.rport), data)
+
+    def sendto(self, data: bytes, addr: bytes, port: int, *, control: Control = PLAIN) -> int:
+        """Send one datagram. Raises OSError: EINVAL for port 0, EAFNOSUPPORT, and as `way` and `transmit`."""
+        self.autobind()
+        if port == 0:
+            raise OSError(errno.EINVAL, "port 0")
+        return self.transmit(self.way(self.destination(addr), port, None, control), data, control=control)
+
+    def claim(self) -> None:
+        """What a sender asks before a datagram is made. Raises the pending error, or OSError EPIPE."""
+        self._raise_pending()
         if self.shutdown & SEND_SHUTDOWN:
             raise BrokenPipeError(errno.EPIPE, "shut down for sending")
-        if confirm:
-            dst.neigh.confirm()
-        if four:
-            udp_output.send4(self, dst, saddr[-4:], data, port, control)
-        else:
-            udp_output.send6(self, dst, saddr, data, port, control)
-        return len(data)
 
     def too_long(self, dst: Dst, port: int, mtu: int) -> OSError:
         """For a sender to raise: the datagram does not fit and may not be cut: the error queue says how much would."""
         if self.recverr if dst.family == 4 else self.recverr6:
-            self.errors.append(ErrorReport(errno.EMSGSIZE, ORIGIN_LOCAL, 0, 0, mtu, b"", b"", _unwire(self.family, dst.daddr), port))
+            told = port if dst.family == 6 else self.rport
+            self.errors.append(ErrorReport(errno.EMSGSIZE, ORIGIN_LOCAL, 0, 0, mtu, b"", b"", _unwire(self.family, dst.daddr), told))
         return OSError(errno.EMSGSIZE, f"the path takes packets of {mtu} bytes")
 
     # --- receiving ---
@@ -443,10 +463,18 @@ class UdpSocket:
         return number
 
     def recv_error(self) -> ErrorReport:
-        """The oldest report of the error queue (MSG_ERRQUEUE). Raises BlockingIOError when it is empty."""
+        """The oldest report of the error queue (MSG_ERRQUEUE); that of the network behind it is the pending error then.
+
+        Raises BlockingIOError when it is empty."""
         if not self.errors:
             raise BlockingIOError(errno.EAGAIN, "the error queue is empty")
-        return self.errors.popleft()
+        report = self.errors.popleft()
+        following = self.errors[0] if self.errors and self.errors[0].origin != ORIGIN_LOCAL else None
+        if following is not None:
+            self.err = following.errno
+        elif report.origin != ORIGIN_LOCAL:
+            self.err = 0
+        return report
 
     def icmp_error(self, number: int, hard: bool, family: int, kind: int, code: int, info: int, offender: bytes, quote: Quoted, raw: bytes) -> None:
         """The network said something about a datagram of ours."""
@@ -476,7 +504,7 @@ class UdpSocket:
         """IP_MTU, IPV6_MTU: what the path of a connected endpoint takes. Raises OSError ENOTCONN."""
         if not self.raddr:
             raise OSError(errno.ENOTCONN, "not connected")
-        dst = self._route(self._mapped(self.raddr))
+        dst = self._route(self.destination(self.raddr))
         if (self.pmtu_disc if dst.family == 4 else self.pmtu_disc6) in (INTERFACE, OMIT):
             return dst.dev.mtu if dst.family == 4 else dst.dev.mtu6
         return dst.mtu

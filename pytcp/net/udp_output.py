@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 DONT, WANT, DO, PROBE, INTERFACE, OMIT = range(6)
 
 HEADERS4, HEADERS6 = 28, 48  # IP's and ours
+MAX_PAYLOAD4 = 65507
+MAX_PAYLOAD6 = 65527
 MAX_SEGMENTS = 128
 
 
@@ -33,7 +35,7 @@ class Control(NamedTuple):
 
     tos: int | None = None
     ttl: int | None = None
-    source: bytes = b""
+    source: bytes | None = None  # b"": as the route says, whatever the endpoint is bound to
     dev: Interface | None = None
     dontfrag: bool | None = None
     gso_size: int | None = None
@@ -68,17 +70,36 @@ def _datagram(saddr: bytes, daddr: bytes, sport: int, dport: int, data: bytes, n
     return build_header(sport, dport, size, csum) + data
 
 
-def send4(sock: UdpSocket, dst: Dst, saddr: bytes, data: bytes, port: int, control: Control) -> None:
-    """Send over IPv4. Raises OSError EMSGSIZE, EINVAL."""
-    stack = sock.stack
-    mode = sock.pmtu_disc
-    mtu = dst.mtu if mode <= DO else dst.dev.mtu
-    size = HEADERS4 + len(data)
+def check_size(sock: UdpSocket, dst: Dst, port: int, size: int, control: Control) -> tuple[int, int]:
+    """(bytes of the longest packet, segment size or 0) of `size` bytes that go to `dst`.
+
+    Raises OSError EMSGSIZE for more than a datagram can hold, or the path takes where it may not be cut."""
+    four = dst.family == 4
     gso_size = sock.gso_size if control.gso_size is None else control.gso_size
-    if size > mtu and not gso_size and mode not in (DONT, WANT, OMIT):
+    if four:
+        mode = sock.pmtu_disc
+        mtu = dst.mtu if mode <= DO else dst.dev.mtu
+        whole, headers = mode not in (DONT, WANT, OMIT), HEADERS4
+    else:
+        mode = sock.pmtu_disc6
+        mtu = dst.mtu if mode <= DO else dst.dev.mtu6
+        mtu = min(mtu, sock.frag_size or mtu)
+        whole = mode in (DO, PROBE, INTERFACE) or (sock.dontfrag if control.dontfrag is None else control.dontfrag)
+        headers = HEADERS6
+    if (headers + size > mtu and whole and not gso_size) or size > (MAX_PAYLOAD4 if four else MAX_PAYLOAD6):
         raise sock.too_long(dst, port, mtu)
+    return mtu, gso_size
+
+
+def send4(sock: UdpSocket, dst: Dst, saddr: bytes, data: bytes, port: int, control: Control) -> None:
+    """Send over IPv4. Raises OSError EMSGSIZE, EINVAL, EPIPE, and what was pending."""
+    stack = sock.stack
+    size = HEADERS4 + len(data)
+    mtu, gso_size = check_size(sock, dst, port, len(data), control)
+    sock.claim()
     if gso_size:
         gso_size = _segment_size(gso_size, len(data), HEADERS4, mtu, sock.no_check)
+    mode = sock.pmtu_disc
     df = mode in (DO, PROBE) or (mode == WANT and size <= mtu and not dst.mtu_lock)
     ident: int | None = None
     if sock.raddr:
@@ -98,21 +119,17 @@ def send4(sock: UdpSocket, dst: Dst, saddr: bytes, data: bytes, port: int, contr
 
 
 def send6(sock: UdpSocket, dst: Dst, saddr: bytes, data: bytes, port: int, control: Control) -> None:
-    """Send over IPv6. Raises OSError EMSGSIZE, EINVAL."""
+    """Send over IPv6. Raises OSError EMSGSIZE, EINVAL, EPIPE, and what was pending."""
     stack = sock.stack
-    mode = sock.pmtu_disc6
-    path = dst.mtu if mode <= DO else dst.dev.mtu6
-    mtu = min(path, sock.frag_size or path)
-    gso_size = sock.gso_size if control.gso_size is None else control.gso_size
-    whole = sock.dontfrag if control.dontfrag is None else control.dontfrag
-    if HEADERS6 + len(data) > mtu and not gso_size and (whole or mode in (DO, PROBE, INTERFACE)):
-        raise sock.too_long(dst, port, mtu)
+    mtu, gso_size = check_size(sock, dst, port, len(data), control)
+    sock.claim()
     if gso_size:
         try:
             gso_size = _segment_size(gso_size, len(data), HEADERS6, mtu, sock.no_check6_tx)
         except OSError:
             stack.mib.Ip6OutRequests += 1  # Linux refuses it that late
             raise
+    path = dst.mtu if sock.pmtu_disc6 <= DO else dst.dev.mtu6
     labelled = sock.autoflowlabel and stack.sysctl.auto_flowlabels
     flow = control.flow or (stack.flow_label(saddr, dst.daddr, sock.lport, port, IPPROTO_UDP) if labelled else 0)
     multicast = dst.kind == MULTICAST

@@ -12,13 +12,14 @@ Measured on Linux 6.18: which errno comes from which call in which state.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket as stdlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from pytcp.net.datagram import Datagram
-from pytcp.net.udp_output import PLAIN, Control
+from pytcp.net.udp_output import PLAIN, check_size
 from pytcp.tcp.const import POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, RCV_SHUTDOWN, SEND_SHUTDOWN, SHUTDOWN_MASK
 from pytcp.wire.addr import is_link_local
 
@@ -27,7 +28,7 @@ from .address import AF_INET, AF_INET6, MAPPED_PREFIX, SockAddr, build, host_por
 from .cmsg import MSG_ERRQUEUE, Ancillary
 
 if TYPE_CHECKING:
-    from pytcp.net.datagram import UdpSocket
+    from pytcp.net.datagram import UdpSocket, Way
     from pytcp.net.interface import Interface
     from pytcp.tcp.skb import Buffer
 
@@ -75,7 +76,7 @@ class DatagramSocket:
     notify: called with readiness bits (`select.POLL*`) that may have come true; look with `poll`.
     """
 
-    __slots__ = ("__weakref__", "_failure", "_flush", "_held", "_held_control", "_held_to", "_host", "_now", "_udp", "corked", "family", "kept", "notify")
+    __slots__ = ("__weakref__", "_failure", "_flush", "_held", "_held_control", "_held_way", "_host", "_now", "_udp", "corked", "family", "kept", "notify")
     notify: Callable[[int], object]
 
     def __init__(self, host: DatagramHost, family: int = AF_INET) -> None:
@@ -93,7 +94,7 @@ class DatagramSocket:
         self.corked = False  # UDP_CORK
         self._held: bytearray | None = None  # a datagram that is not complete yet
         self._held_control = PLAIN
-        self._held_to: tuple[bytes, int, Interface | None] | None = None  # None: the connected peer
+        self._held_way: Way | None = None
         host.opened(self)
 
     def _ready(self, mask: int) -> None:
@@ -205,40 +206,48 @@ class DatagramSocket:
     def _send(self, data: Buffer, flags: int, address: SockAddr | None, ancdata: Ancillary | None = None) -> int:
         payload, flags = bytes(arguments.buffer(data)), arguments.c_int(flags)
         udp = self.check_open()
+        udp.autobind()
+        if len(payload) > 0xFFFF:
+            raise oserror(errno.EMSGSIZE)
         if flags & MSG_OOB:
             raise oserror(errno.EOPNOTSUPP, "datagrams have no urgent data")
         if self._held is not None:
             # where it goes and what its control data asks for was said when it was begun
+            assert self._held_way is not None
+            if address is not None and self._held_way.dst.family == 6 and len(udp.destination(self._where(address)[0])) == 4:
+                raise oserror(errno.EINVAL, "a datagram of IPv6 is being made")
             return self._append(udp, payload, bool(flags & MSG_MORE))
-        to = None if address is None else self._where(address)
-        control = PLAIN
-        if ancdata:
-            target = udp.raddr if to is None else to[0]
-            control = udp_control.outgoing(self, udp, ancdata, len(target) == 16 and not target.startswith(MAPPED_PREFIX))
+        if address is not None:
+            addr, port, dev = self._where(address)
+        elif udp.raddr:
+            addr, port, dev = udp.raddr, udp.rport, None
+        else:
+            raise oserror(errno.EDESTADDRREQ)
+        daddr = udp.destination(addr)
+        if not port:
+            raise oserror(errno.EINVAL, "port 0")
+        control = udp_control.outgoing(self, udp, ancdata, len(daddr) == 16) if ancdata else PLAIN
+        way = udp.way(daddr, port, dev, control)
         if self.corked or flags & MSG_MORE:
-            self._begin(udp, to, control)
+            self._held, self._held_way = bytearray(), way
+            self._held_control = control if control.gso_size is not None else control._replace(gso_size=udp.gso_size)
             return self._append(udp, payload, True)
         try:
-            return _transmit(udp, payload, to, bool(flags & MSG_CONFIRM), control)
+            return udp.transmit(way, payload, confirm=bool(flags & MSG_CONFIRM), control=control)
         finally:
             self._flush()
 
-    def _begin(self, udp: UdpSocket, to: tuple[bytes, int, Interface | None] | None, control: Control) -> None:
-        """A datagram of several sends. Raises EDESTADDRREQ, EINVAL."""
-        if to is None and not udp.raddr:
-            raise oserror(errno.EDESTADDRREQ)
-        if to is not None and not to[1]:
-            raise oserror(errno.EINVAL, "port 0")
-        self._held, self._held_to = bytearray(), to
-        self._held_control = control if control.gso_size is not None else control._replace(gso_size=udp.gso_size)
-
     def _append(self, udp: UdpSocket, payload: bytes, more: bool) -> int:
         """Add to the datagram that is being made, and send it unless more is to come. Raises EMSGSIZE, ... (and drops it all)."""
-        assert self._held is not None
-        self._held += payload
-        if len(self._held) > 0xFFFF:
+        held, way = self._held, self._held_way
+        assert held is not None and way is not None
+        held += payload
+        try:
+            check_size(udp, way.dst, way.port, len(held), self._held_control)
+            udp.claim()
+        except OSError:
             self._held = None
-            raise oserror(errno.EMSGSIZE)
+            raise
         if not self.corked and not more:
             self._push(udp)
         return len(payload)
@@ -246,9 +255,9 @@ class DatagramSocket:
     def _push(self, udp: UdpSocket) -> None:
         """Send the datagram that was being made."""
         held, self._held = self._held, None
-        if held is not None:
+        if held is not None and self._held_way is not None:
             try:
-                _transmit(udp, bytes(held), self._held_to, False, self._held_control)
+                udp.transmit(self._held_way, bytes(held), control=self._held_control)
             finally:
                 self._flush()
 
@@ -257,7 +266,8 @@ class DatagramSocket:
         udp = self.check_open()
         self.corked = on
         if not on:
-            self._push(udp)
+            with contextlib.suppress(OSError):  # nobody is told
+                self._push(udp)
 
     def recv(self, bufsize: int, flags: int = 0) -> bytes:
         """The next datagram, cut to `bufsize` bytes: the rest of it is lost.
@@ -308,8 +318,6 @@ class DatagramSocket:
 
     def _recv_error(self, udp: UdpSocket, bufsize: int, ancbufsize: int) -> tuple[bytes, Ancillary, int, SockAddr]:
         report = udp.recv_error()
-        if not udp.errors:
-            udp.err = 0
         error = cmsg.extended_error(self.family, report.errno, ORIGINS[report.origin], report.type, report.code, report.info, report.offender)
         ancillary, result = cmsg.fit([error], ancbufsize)
         if len(report.data) > bufsize:
@@ -363,10 +371,3 @@ class DatagramSocket:
         local = host_port(*build(self.family, udp.saddr, udp.lport)[:2])
         peer = f" -> {host_port(*build(self.family, udp.raddr, udp.rport)[:2])}" if udp.raddr else ""
         return f"<pytcp DatagramSocket {local}{peer}>"
-
-
-def _transmit(udp: UdpSocket, payload: bytes, to: tuple[bytes, int, Interface | None] | None, confirm: bool, control: Control) -> int:
-    if to is None:
-        return udp.send(payload, confirm=confirm, control=control)
-    raw, port, dev = to
-    return udp.sendto(payload, raw, port, confirm=confirm, dev=dev, control=control)

@@ -129,7 +129,12 @@ def outgoing(so: DatagramSocket, udp: UdpSocket, control: Ancillary, six: bool) 
         elif level == (IPPROTO_IPV6 if six else IPPROTO_IP):
             asked |= (_ask6 if six else _ask4)(udp, kind, data)
         elif level == IPPROTO_IPV6 and so.family == AF_INET6 and kind == IPV6_PKTINFO:
-            asked |= _ask_mapped(udp, data)
+            asked |= _ask_mapped(data)
+    if not six and asked.get("source") and not _may_send4(udp, asked["source"]):
+        raise oserror(errno.ENETUNREACH, "the source is not an address of this host")
+    if "index" in asked:
+        index = asked.pop("index")
+        asked["dev"] = udp.stack.device(index) if index else None
     return Control(**asked)
 
 
@@ -164,7 +169,7 @@ def _ask4(udp: UdpSocket, kind: int, data: bytes) -> dict[str, Any]:
     if kind == IP_PKTINFO:
         if len(data) != _PKTINFO:
             raise oserror(errno.EINVAL, f"{len(data)} bytes for struct in_pktinfo")
-        return _from4(udp, INT.unpack_from(data)[0], data[4:8])
+        return _from4(INT.unpack_from(data)[0], data[4:8])
     if kind == IP_PROTOCOL:
         _int_in(data, 1, 255)  # of raw sockets
         return {}
@@ -173,17 +178,20 @@ def _ask4(udp: UdpSocket, kind: int, data: bytes) -> dict[str, Any]:
     raise oserror(errno.EINVAL, f"control message {kind} of IPPROTO_IP")
 
 
-def _ask_mapped(udp: UdpSocket, data: bytes) -> dict[str, Any]:
+def _ask_mapped(data: bytes) -> dict[str, Any]:
     """IPV6_PKTINFO of a datagram to an IPv4-mapped address."""
     if len(data) < _PKTINFO6 or not data.startswith(MAPPED_PREFIX):
         raise oserror(errno.EINVAL, "no IPv4-mapped source")
-    return _from4(udp, INT.unpack_from(data, 16)[0], data[12:16])
+    return _from4(INT.unpack_from(data, 16)[0], data[12:16])
 
 
-def _from4(udp: UdpSocket, index: int, source: bytes) -> dict[str, Any]:
-    if source != IP4_ANY and source not in udp.stack.local4 and source[0] != 127 and not udp.transparent:
-        raise oserror(errno.ENETUNREACH, "the source is not an address of this host")
-    return _by(udp, index, b"" if source == IP4_ANY else source)
+def _from4(index: int, source: bytes) -> dict[str, Any]:
+    """Whether there are such an interface and address is asked when all messages are read."""
+    return {"index": index, "source": b"" if source == IP4_ANY else source}
+
+
+def _may_send4(udp: UdpSocket, source: bytes) -> bool:
+    return source in udp.stack.local4 or source[0] == 127 or udp.transparent
 
 
 def _ask6(udp: UdpSocket, kind: int, data: bytes) -> dict[str, Any]:
@@ -199,14 +207,16 @@ def _ask6(udp: UdpSocket, kind: int, data: bytes) -> dict[str, Any]:
     if kind in (IPV6_PKTINFO, IPV6_2292PKTINFO):
         if len(data) < _PKTINFO6:
             raise oserror(errno.EINVAL, f"{len(data)} bytes for struct in6_pktinfo")
-        source = data[:16]
-        asked = _by(udp, INT.unpack_from(data, 16)[0], source if any(source) else b"")
+        source, index = data[:16], INT.unpack_from(data, 16)[0]
+        if index and udp.bound_dev_if and index != udp.bound_dev_if:
+            raise oserror(errno.EINVAL, "not the interface that the socket is bound to")
+        asked = _by(udp, index, source if any(source) else None)
         if any(source) and source not in udp.stack.local6 and not udp.freebind and not udp.transparent:
             raise oserror(errno.EINVAL, "the source is not an address of this host")
         return asked
     raise oserror(errno.EINVAL, f"control message {kind} of IPPROTO_IPV6")
 
 
-def _by(udp: UdpSocket, index: int, source: bytes) -> dict[str, Any]:
+def _by(udp: UdpSocket, index: int, source: bytes | None) -> dict[str, Any]:
     """Interface and source of IP_PKTINFO, IPV6_PKTINFO."""
     return {"dev": udp.stack.device(index) if index else None, "source": source}

@@ -724,7 +724,7 @@ class Replay:
         length = int(size[1]) if size else want if isinstance(want, int) else 20
         data = bytes(i & 0xFF for i in range(length))
         if text.startswith("send") and sock.rport:
-            return sock.send(data, confirm="MSG_CONFIRM" in text)
+            return sock.transmit(sock.way(sock.destination(sock.raddr), sock.rport), data, confirm="MSG_CONFIRM" in text)
         host = re.search(r"sendto (\S+)", text)
         if "(.50)" in text:
             addr = "10.78.0.50"

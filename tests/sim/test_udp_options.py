@@ -441,3 +441,109 @@ def test_to_an_ipv4_mapped_address_only_the_source_is_asked_for_as_of_ipv6(messa
         assert (heard.recvfrom(9)[1][0] if sent == 1 else sent) == result
 
     simulate(program)
+
+
+# --- which refusal comes first ---
+
+
+def test_a_call_that_is_refused_has_taken_a_port_all_the_same() -> None:
+    async def program(world: World) -> None:
+        for call in ("send", "long", "port"):
+            sock = world.a.datagram_socket()
+            if call == "send":
+                assert outcome(lambda sock=sock: sock.send(b"x")) == "EDESTADDRREQ"  # type: ignore[misc]
+            else:
+                assert outcome(partial(sock.sendto, bytes(65508 if call == "long" else 1), (B4, PORT if call == "long" else 0))) in ("EMSGSIZE", "EINVAL")
+            assert sock.getsockname()[1]
+            assert outcome(partial(sock.bind, ("", PORT))) == "EINVAL"
+
+    simulate(program)
+
+
+def test_a_destination_is_asked_for_before_control_data_and_all_of_that_before_a_route() -> None:
+    async def program(world: World) -> None:
+        bad, nowhere = (IP, 2, INT(0)), (IP, 8, struct.pack("=i4s4x", 99, bytes(4)))
+        sock = world.a.datagram_socket()
+        assert outcome(lambda: sock.sendmsg([b"x"], [bad])) == "EDESTADDRREQ"
+        assert outcome(lambda: sock.sendmsg([b"x"], [nowhere, bad], 0, (B4, PORT))) == "EINVAL"
+        assert outcome(lambda: sock.sendmsg([b"x"], [nowhere], 0, (B4, PORT))) == "ENODEV"
+        foreign = (IP, 8, struct.pack("=i4s4x", 99, stdlib.inet_aton("192.0.2.7")))
+        assert outcome(lambda: sock.sendmsg([b"x"], [foreign], 0, (B4, PORT))) == "ENETUNREACH"
+        six = world.a.datagram_socket(V6)
+        six.bind((f"::ffff:{A4}", 0))
+        assert outcome(lambda: six.sendmsg([b"x"], [(IP6, 52, INT(300))], 0, (B6, PORT))) == "EINVAL"
+        assert outcome(lambda: six.sendto(b"x", (B6, PORT))) == "EAFNOSUPPORT"
+        bound = world.a.datagram_socket(V6)
+        bound.setsockopt(SOL, BINDTOIFINDEX, 1)
+        assert outcome(lambda: bound.sendmsg([b"x"], [(IP6, 50, bytes(16) + INT(99))], 0, ("::1", PORT))) == "EINVAL"
+
+    simulate(program)
+
+
+def test_a_length_that_cannot_be_is_refused_before_a_pending_error_is_told_and_reported_in_the_queue() -> None:
+    async def program(world: World) -> None:
+        sock = world.a.datagram_socket()
+        sock.setsockopt(IP, 11, 1)
+        sock.connect((B4, PORT))
+        sock.send(b"x")
+        await trio.sleep(0.1)
+        assert outcome(lambda: sock.send(bytes(65508))) == "EMSGSIZE"
+        assert outcome(lambda: sock.send(b"x")) == "ECONNREFUSED"
+        assert [sock.recvmsg(9, 100, 0x2000)[1][0][2][4] for _ in range(2)] == [2, 1]  # SO_EE_ORIGIN_ICMP, _LOCAL
+
+    simulate(program)
+
+
+def test_a_report_of_the_network_is_the_pending_error_once_it_is_the_next() -> None:
+    async def program(world: World) -> None:
+        sock = world.a.datagram_socket()
+        sock.setsockopt(IP, 11, 1)
+        assert outcome(lambda: sock.sendto(bytes(65508), (B4, PORT))) == "EMSGSIZE"
+        sock.sendto(b"x", (B4, PORT))
+        await trio.sleep(0.1)
+        assert sock.getsockopt(SOL, stdlib.SO_ERROR) == errno.ECONNREFUSED
+        _, _, _, address = sock.recvmsg(9, 100, 0x2000)
+        assert address == (B4, 0)  # a local report knows no port but a connected one
+        assert sock.getsockopt(SOL, stdlib.SO_ERROR) == errno.ECONNREFUSED  # again: the network's report comes next
+        sock.recvmsg(9, 100, 0x2000)
+        assert sock.getsockopt(SOL, stdlib.SO_ERROR) == 0
+
+    simulate(program)
+
+
+def test_a_datagram_of_several_sends_is_refused_where_it_would_be_whole() -> None:
+    async def program(world: World) -> None:
+        sock = world.a.datagram_socket()
+        sock.connect((B4, PORT))
+        heard = receiver(world)
+        assert outcome(lambda: sock.send(bytes(65508), stdlib.MSG_MORE)) == "EMSGSIZE"
+        sock.send(bytes(40000), stdlib.MSG_MORE)
+        assert outcome(lambda: sock.send(bytes(30000), stdlib.MSG_MORE)) == "EMSGSIZE"
+        sock.send(b"and all of it is gone")
+        await trio.sleep(0.1)
+        assert heard.recv(100) == b"and all of it is gone"
+        sock.setsockopt(UDP, 1, 1)  # UDP_CORK
+        sock.sendmsg([bytes(129)], [(UDP, 103, struct.pack("=H", 1))])
+        sock.setsockopt(UDP, 1, 0)  # too many segments, but nobody is told
+        await trio.sleep(0.1)
+        assert outcome(lambda: heard.recv(100)) == "EAGAIN"
+        six = world.a.datagram_socket(V6)
+        assert outcome(lambda: six.sendto(b"x", ("2001:db8::1", PORT), stdlib.MSG_MORE)) == "ENETUNREACH"
+        six.sendto(b"x", (B6, PORT), stdlib.MSG_MORE)
+        assert outcome(lambda: six.sendto(b"y", (f"::ffff:{B4}", PORT))) == "EINVAL"
+
+    simulate(program)
+
+
+def test_the_wildcard_as_destination_is_the_address_one_sends_from() -> None:
+    async def program(world: World) -> None:
+        sock = world.a.datagram_socket()
+        sock.bind(("127.0.0.2", 0))
+        sock.connect(("0.0.0.0", PORT))
+        assert sock.getpeername() == ("127.0.0.2", PORT)
+        six = world.a.datagram_socket(V6)
+        six.bind(("::ffff:127.0.0.2", 0))
+        six.connect(("::", PORT))
+        assert six.getpeername()[0] == "::ffff:127.0.0.1"
+
+    simulate(program)
