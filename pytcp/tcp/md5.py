@@ -86,14 +86,14 @@ def option_size(sk: Sock) -> int:
 # ---------------------------------------------------------------- sending
 
 
-def sign(secret: bytes, src: bytes, dst: bytes, th: bytes, parts: Sequence[Buffer]) -> bytes:
-    """The header `th`, as it is given to the host, with the signature in front of its other options."""
+def sign(secret: bytes, src: bytes, dst: bytes, th: bytes, parts: Sequence[Buffer], behind: bool = False) -> bytes:
+    """The header `th`, as it is given to the host, with the signature in front of its other options, or behind them."""
     csum = int.from_bytes(th[_CHECKSUM : _CHECKSUM + 2], "big")
     # the field has the folded sum of the pseudo-header, whose length grows
     csum = (csum + SIZE_ALIGNED - 1) % 65535 + 1
     fixed = th[:_DOFF] + bytes((th[_DOFF] + (SIZE_ALIGNED // 4 << 4),)) + th[_DOFF + 1 : _CHECKSUM] + csum.to_bytes(2, "big") + th[_CHECKSUM + 2 : 20]
     made = digest(secret, src, dst, fixed + bytes(SIZE_ALIGNED) + th[20:], parts)
-    return fixed + _HEAD + made + th[20:]
+    return fixed + th[20:] + _HEAD + made if behind else fixed + _HEAD + made + th[20:]
 
 
 def signed(sk: Sock, th: bytes, parts: Sequence[Buffer]) -> bytes:

@@ -162,7 +162,8 @@ class Request:
 
     def _send_ack(self, tos: int) -> None:
         """Say where we stand to a segment outside the window."""
-        opts = options.encode_established(self.tsval(), self.ts_recent) if self.tstamp_ok else b""
+        # by Linux's rule, which is not whether they were agreed on
+        opts = options.encode_established(self.tsval(), self.ts_recent) if self.ts_recent else b""
         self._send(self.snt_isn + 1, ACK, min(self.rcv_wnd >> self.rcv_wscale, 65535), opts, tos & ~ECN_MASK)
 
     # ------------------------------------------------------------ time

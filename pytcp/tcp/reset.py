@@ -51,7 +51,8 @@ def reply(
     total = (total & 0xFFFF) + (total >> 16)
     th = build_header(sport, dport, seq, ack, flags, window, 0, options, total)
     if secret is not None:
-        th = md5.sign(secret, saddr, daddr, th, ())
+        # in an ACK that no Sock sends Linux has it behind the timestamps
+        th = md5.sign(secret, saddr, daddr, th, (), flags == ACK)
     host.mib.TcpOutSegs += 1
     host.reply(family, saddr, daddr, th, b"", tos, ttl, mark, flowlabel, dev_if)
 
