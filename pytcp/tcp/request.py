@@ -164,7 +164,7 @@ class Request:
         """Say where we stand to a segment outside the window."""
         # by Linux's rule, which is not whether they were agreed on
         opts = options.encode_established(self.tsval(), self.ts_recent) if self.ts_recent else b""
-        self._send(self.snt_isn + 1, ACK, min(self.rcv_wnd >> self.rcv_wscale, 65535), opts, tos & ~ECN_MASK)
+        self._send(self.snt_isn + 1, ACK, min(self.rcv_wnd, 65535) >> self.rcv_wscale, opts, tos & ~ECN_MASK)
 
     # ------------------------------------------------------------ time
 

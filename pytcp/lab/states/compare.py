@@ -21,7 +21,6 @@ UNTOLD = UNCOMPARED | {"pacing_rate", "max_pacing_rate", "delivery_rate", "busy_
 COUNTERS = ("Tcp",)
 NEVER_MS = 1_000_000
 BY_STAMP = {"rtt", "rttvar", "min_rtt", "rto"}
-UNCOUNTED = {"TcpExtTCPRcvCoalesce", "TcpExtTCPHPHits"}  # depend on the memory of the device's packets
 
 
 KINDS = ("result", "packet", "time", "stamp", "socket", "counters")  # behind one action, in this order
@@ -73,7 +72,7 @@ def compare(kernel: Notes, ours: Notes) -> list[Difference]:
                 shown = [", ".join(f"{name} {_value(name, seen.get(name))}" for name in differ) for seen in (theirs, mine)]
                 found.append(Difference(a.t_us + 1, number, "socket", f"{fd}: {shown[0]}", shown[1]))
     if limit == 1 << 60:
-        names = sorted({*kernel.counters, *ours.counters} - UNCOUNTED)
+        names = sorted({*kernel.counters, *ours.counters})
         differ = [n for n in names if n.startswith(COUNTERS) and kernel.counters.get(n, 0) != ours.counters.get(n, 0)]
         if differ:
             shown = [", ".join(f"{n} {run.counters.get(n, 0)}" for n in differ) for run in (kernel, ours)]
