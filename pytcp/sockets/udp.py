@@ -207,7 +207,7 @@ class DatagramSocket:
         payload, flags = bytes(arguments.buffer(data)), arguments.c_int(flags)
         udp = self.check_open()
         udp.autobind()
-        if len(payload) > 0xFFFF:
+        if self.family == AF_INET and len(payload) > 0xFFFF:
             raise oserror(errno.EMSGSIZE)
         if flags & MSG_OOB:
             raise oserror(errno.EOPNOTSUPP, "datagrams have no urgent data")
@@ -224,6 +224,8 @@ class DatagramSocket:
         else:
             raise oserror(errno.EDESTADDRREQ)
         daddr = udp.destination(addr)
+        if len(daddr) == 4 and len(payload) > 0xFFFF:
+            raise oserror(errno.EMSGSIZE)
         if not port:
             raise oserror(errno.EINVAL, "port 0")
         control = udp_control.outgoing(self, udp, ancdata, len(daddr) == 16) if ancdata else PLAIN
