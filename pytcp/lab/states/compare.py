@@ -20,7 +20,7 @@ TOGETHER_US = 1_000
 UNTOLD = UNCOMPARED | {"pacing_rate", "max_pacing_rate", "delivery_rate", "busy_time", "rwnd_limited", "sndbuf_limited", "rcv_rtt"}
 COUNTERS = ("Tcp",)
 NEVER_MS = 1_000_000
-BY_STAMP = {"rtt", "rttvar", "min_rtt", "rto"}
+BY_STAMP = {"rtt", "rttvar", "min_rtt", "rto", "snd_wscale", "snd_wnd"}
 
 
 KINDS = ("result", "packet", "time", "stamp", "socket", "counters")  # behind one action, in this order

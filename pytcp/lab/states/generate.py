@@ -83,6 +83,8 @@ KINDS: dict[str, Kind] = {
     "urgent": Kind(("passive", "active"), odd=0.2),
     "calls": Kind(("nothing", "listen", "connect", "passive", "active"), packets=5, calls=10, options=6, closing=3),
     "timers": Kind(("passive", "active", "connect", "listen"), waits=0.45, options=3, steps=(5, 10), odd=0.15),
+    "keepalive": Kind(("keepalive",), waits=0.5, steps=(3, 8), odd=0.2, packets=6),
+    "zero": Kind(("zero",), waits=0.4, steps=(3, 9), odd=0.15),
     "fastopen": Kind(("fastopen", "fastconnect"), steps=(5, 12)),
     "closed": Kind(("nothing",), packets=12, calls=1),
     "listeners": Kind(("listeners",), packets=10, calls=6, steps=(8, 20), odd=0.15),
@@ -226,6 +228,30 @@ class Walk:
         else:
             self._segment(self.rng.choice(("F.", "FP.")), view.rcv_nxt, self.rng.choice((0, 0, 100)), view.snd_nxt)
         view.nxt = view.rcv_nxt
+
+    def _open_keepalive(self) -> None:
+        """A connection that is probed after a second."""
+        rng = self.rng
+        rng.choice((self._open_active, self._open_passive))()
+        for fd in self._connected()[-1:]:
+            options = [("SOL_TCP", "TCP_KEEPIDLE", 1), ("SOL_TCP", "TCP_KEEPINTVL", 1), ("SOL_SOCKET", "SO_KEEPALIVE", 1)]
+            options.append(("SOL_TCP", "TCP_KEEPCNT", rng.choice((1, 2, 3))))
+            if rng.random() < 0.3:
+                options.append(("SOL_TCP", "TCP_USER_TIMEOUT", rng.choice((500, 1500, 2500))))
+            rng.shuffle(options)
+            for level, name, value in options:
+                self._do(f"setsockopt({fd}, {level}, {name}, [{value}], 4) = ...")
+
+    def _open_zero(self) -> None:
+        """A peer without room."""
+        rng = self.rng
+        rng.choice((self._open_active, self._open_passive))()
+        for fd in self._connected()[-1:]:
+            view = self._view()
+            if rng.random() < 0.3:
+                self._do(f"write({fd}, ..., 1000) = ...")
+            self._segment(".", view.rcv_nxt, 0, view.snd_nxt, rng.choice((0, 0, 0, 1)))
+            self._do(f"write({fd}, ..., {rng.choice((1, 1000, 5000))}) = ...")
 
     def _open_fastopen(self) -> None:
         fd = self._socket()
