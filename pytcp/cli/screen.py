@@ -93,7 +93,7 @@ class WithJson(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         choices = [param.type.choices for param in self.params if isinstance(param, click.Argument) and isinstance(param.type, click.Choice)]
         words = {str(word) for chosen in choices for word in chosen}
-        pairs = zip(args, [*args[1:], ""], strict=True)
+        pairs = zip(args, [*args[1:], ""], strict=False)  # of no words there is no next one either
         return super().parse_args(ctx, [f"--json={STDOUT}" if word == "--json" and after in words else word for word, after in pairs])
 
 

@@ -138,6 +138,12 @@ def test_json_without_a_file_is_printed_instead_of_the_table(words: str) -> None
     assert json.loads(result.stdout) == {"what": ["idle"], "runs": 3 if "--runs" in words else None}
 
 
+def test_without_json_and_without_arguments_there_is_a_table() -> None:
+    for words in ([], ["idle"], ["--runs", "3"]):
+        result = CliRunner().invoke(measure, words)
+        assert (result.exit_code, result.stdout.partition(" of ")[0]) == (0, "table"), result.output
+
+
 def test_json_with_a_file_is_written_there_beside_the_table(tmp_path: Path) -> None:
     for number, words in enumerate((["--json", "{}", "idle"], ["idle", "--json", "{}"])):
         file = tmp_path / f"{number}.json"
