@@ -31,7 +31,7 @@ COLLAPSE_MAX = PAGE - SHARED_INFO  # payload of one collapsed skb: one page
 PAGED_HEAD = 832  # truesize of a skb whose payload lies in pages, without the pages
 PAGED_FROM = PAGE - 64  # super-frames from this size on come in pages
 ETH_HEADER = 14
-_SLABS = (576, 1024, 2048)  # heads smaller than a page, as the general allocator has them
+SLABS = frozenset(SKB_SIZE + head for head in (576, 1024, 2048))  # truesizes with a head smaller than a page from the general allocator
 
 # payload that fills at least this part of a device buffer is kept as a view of it, less is copied out
 KEEP_SHARE = 4
@@ -65,7 +65,7 @@ class RxChunk:
             self.tail_room = 0
         else:
             self.paged = False
-            self.locked = from_slab(truesize) or bare(seg)  # its head cannot be lent to another skb
+            self.locked = from_slab(truesize) or (truesize in SLABS and bare(seg))  # its head cannot be lent to another skb
             # a single segment fills an object of 4 KiB, and pages with the rest of it
             self.nr_frags = 0 if room or not self.locked else page_frags(truesize - SKB_SIZE - PAGE)
             self.tail_room = room
@@ -114,7 +114,7 @@ def tail_room(seg: Segment) -> int:
     if length <= pages and length and not pages % PAGE:
         return -1
     frame = length + (34 if seg.family == 4 else 54) + seg.doff * 4
-    if bare(seg):
+    if truesize in SLABS and bare(seg):
         frame -= ETH_HEADER
     left = truesize - OVERHEAD - 64 - frame
     return left if left > 0 and frame < PAGED_FROM else 0
@@ -127,9 +127,9 @@ def from_slab(truesize: int) -> bool:
 
 
 def bare(seg: Segment) -> bool:
-    """Whether a segment came from a link without link-layer headers (TUN): whatever its size it then is an object of the general allocator."""
+    """Whether a segment came from a link without link-layer headers (TUN): one of a size in `SLABS` is an object of the general allocator then."""
     header = 20 if seg.family == 4 else 40
-    return header <= seg.l4_off < header + ETH_HEADER and seg.truesize - SKB_SIZE in _SLABS
+    return header <= seg.l4_off < header + ETH_HEADER
 
 
 def page_frags(size: int) -> int:
@@ -215,7 +215,7 @@ def coalesce_segment(sk: Sock, to: RxChunk, seg: Segment) -> bool:
                 return False
             to.nr_frags = frags
         else:
-            if to.nr_frags >= MAX_FRAGS or from_slab(seg.truesize) or bare(seg):
+            if to.nr_frags >= MAX_FRAGS or from_slab(seg.truesize) or (seg.truesize in SLABS and bare(seg)):
                 return False
             to.nr_frags += 1
             delta = seg.truesize - SKB_SIZE
