@@ -81,7 +81,7 @@ def _plain(difference: Difference) -> dict[str, Any]:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     about = (__doc__ or "").split("\n\n")
-    out = argparse.ArgumentParser(prog="compare-kernel", description=about[0].partition(": ")[2], epilog=about[1])
+    out = argparse.ArgumentParser(prog="tools/compare-kernel", description=about[0].partition(": ")[2], epilog=about[1])
     out.add_argument("files", nargs="*", type=Path, metavar="FILE", help="workload or recording (JSON), or a script of stimuli (.pkt)")
     out.add_argument("--all", action="store_true", help="every recorded workload of tests/data")
     out.add_argument(
@@ -116,7 +116,7 @@ def main(argv: list[str] | None = None) -> int:
                 return 0
             result, text = judge(data, asked)
         except TestbedError as error:
-            print(f"compare-kernel: skipped: {error.strerror}", file=sys.stderr)
+            print(f"tools/compare-kernel: skipped: {error.strerror}", file=sys.stderr)
             return SKIPPED
         except (Failed, OSError, KeyError) as error:
             # of a step, too: a field that it needs, a name the kernel does not know

@@ -130,5 +130,5 @@ def main(asked: argparse.Namespace) -> int:
         return run(asked)
     except (DrillError, OSError) as error:
         verdict = getattr(error, "verdict", "error")
-        print(f"compare-kernel: {'skipped: ' if verdict == 'skipped' else ''}{error}", file=sys.stderr)
+        print(f"tools/compare-kernel: {'skipped: ' if verdict == 'skipped' else ''}{error}", file=sys.stderr)
         return 77 if verdict == "skipped" else 2
