@@ -22,6 +22,7 @@ from .frames import M32, PEER_ISN, HostFrame
 
 Event = dict[str, Any]
 PROGRAM = ("write", "repeat", "stream", "read", "sockopt", "shutdown", "close", "writable", "readable", "info", "hostmem", "wait_release")
+COUNTS = 20  # attempts
 QUIET_US = 300_000  # `drain` ends after so long without a frame or an acknowledgement due
 
 
@@ -182,12 +183,20 @@ class Runner:
                 getattr(self, "do_" + step["do"])(step)
             self.take()
         self.take()
-        counted = self.now()
-        after = self.side.counters()
-        self.take()
+        counted, after = self._count()
         # events of one instant keep their order
         self.events.sort(key=lambda event: event["t"])
         return {"handshake": self.handshake, "counters": moved(before, after), "counted_us": counted, "events": self.events}
+
+    def _count(self) -> tuple[int, dict[str, int]]:
+        """The counters, and when: at a moment when nothing was sent."""
+        for _ in range(COUNTS):
+            began = self.now()
+            counters = self.side.counters()
+            self.take()
+            if not any(event["ev"] in ("frame", "reply") and event["t"] >= began for event in self.events[-COUNTS:]):
+                break
+        return began, counters
 
     def _open(self) -> None:
         side = self.side
