@@ -30,6 +30,7 @@ def test_pytcp_does_what_linux_did(path: Path) -> None:
 def test_there_is_a_recording_on_every_subject() -> None:
     subjects = {path.stem.partition("_")[0] for path in FILES}
     assert {"chrono", "bbr", "pacing", "reader", "drs", "probe", "eor", "host", "hostile"} <= subjects
+    assert {"served", "sizes", "holes", "resized", "urgent", "toggles", "late", "sack"} <= subjects
 
 
 def test_a_difference_is_found() -> None:
