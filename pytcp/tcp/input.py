@@ -184,11 +184,11 @@ def validate_incoming(sk: Sock, seg: Segment, syn_inerr: bool) -> bool:
 def _out_of_sequence(sk: Sock, seg: Segment) -> bool | None:
     """None: (partly) in the window. False: old. True: beyond it.
 
-    A segment that ends beyond the window is taken whole while the receive queue is empty."""
+    A segment that ends beyond the window is taken whole while the receive queue is empty; a FIN alone may lie beyond it."""
     if seg.end_seq < sk.rcv_wup:
         return False
     edge = sk.rcv_nxt + rwnd.receive_window(sk)
-    if seg.end_seq > edge and (seg.seq > edge or sk.receive_queue):
+    if seg.end_seq - (seg.flags & FIN) > edge and (seg.seq > edge or sk.receive_queue):
         return True
     return None
 
