@@ -89,12 +89,12 @@ def test_a_script_of_stimuli_does_not_block() -> None:
 
 @pytest.mark.tap
 def test_the_kernel_and_pytcp_do_the_same_live() -> None:
-    """Two scripts of each kind. What differs three times in a row does not do so because the machine is busy."""
+    """A script of each kind. What differs three times in a row does not do so because the machine is busy."""
     if os.geteuid() != 0:
         pytest.skip("needs root")
-    done = run("--fuzz", "states", "--seed", "40", "--count", "2", "-v")
+    done = run("--fuzz", "states", "--seed", "40", "--count", "1", "-v")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{2 * len(KINDS)} of {2 * len(KINDS)} the same" in done.stdout
+    assert f"{len(KINDS)} of {len(KINDS)} the same" in done.stdout
 
 
 @pytest.mark.tap
