@@ -299,19 +299,22 @@ class Runner:
             return self._new_flow(self.setup.bind_port, FIRST_PORT + len(self.flows))
         return flow
 
+    def _built(self, event: Event, packet: TcpPacket | IcmpPacket) -> bytes:
+        """A packet to inject, in the numbers of the connection it belongs to."""
+        flow = self._flow_to_inject(event, packet)
+        if not isinstance(packet, TcpPacket):
+            return build_icmp(packet, flow, self.to, event.where)
+        if packet.flags & SYN and flow.remote_isn is None:
+            flow.remote_isn = packet.seq
+        return build_tcp(packet, flow, self.to, event.where)
+
     def _inject(self, event: Event) -> None:
         action = event.action
         assert isinstance(action, Inject)
         due = self._wait_for(event)
         packet = action.packet
         self.target.check(packet, True)
-        flow = self._flow_to_inject(event, packet)
-        if isinstance(packet, TcpPacket):
-            if packet.flags & SYN and flow.remote_isn is None:
-                flow.remote_isn = packet.seq
-            data = build_tcp(packet, flow, self.to, event.where)
-        else:
-            data = build_icmp(packet, flow, self.to, event.where)
+        data = self._built(event, packet)
         self._drain()
         self.trace.add(self.target.now(), "<", data)
         gso = self.setup.mss if isinstance(packet, TcpPacket) and self.setup.mss and packet.length > self.setup.mss else 0

@@ -79,12 +79,13 @@ class KernelTarget:
 
     # --- building ---
 
-    def open(self) -> None:
+    def _build(self) -> None:
+        """The namespace, its device and addresses. Raises CannotRun."""
         try:
             self._stack.enter_context(self.space)
-            self._stack.enter_context(self.space.entered())
-            self._open_tun()
-            self._configure()
+            with self.space.entered():
+                self._open_tun()
+                self._configure()
         except TestbedError as error:
             self._stack.close()
             raise CannotRun(str(error.strerror or error)) from None
@@ -92,6 +93,10 @@ class KernelTarget:
             self.close()
             raise
         self._bell_r, self._bell_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def open(self) -> None:
+        self._build()
+        self._stack.enter_context(self.space.entered())
         self._poll.register(self._tun, select.POLLIN)
         self._poll.register(self._bell_r, select.POLLIN)
         # a thread that wakes from a call wants the interpreter before it can look at the clock

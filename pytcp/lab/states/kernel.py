@@ -16,12 +16,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from pytcp.drill.errors import CannotRun, DrillError
+from pytcp.drill.errors import DrillError
 from pytcp.drill.run import Settings, setup_for
 from pytcp.drill.script import Script
 from pytcp.drill.target import Pending
 from pytcp.drill.target_kernel import KernelTarget
-from pytcp.lab.netns import TestbedError
 from pytcp.lab.oracle.kernel_side import jiffies_at, tick_ns
 
 from .player import READY, Notes, Player
@@ -35,18 +34,7 @@ class ManyTarget(KernelTarget):
     """A kernel target whose calls do not block, and which leaves the thread where it is."""
 
     def open(self) -> None:
-        try:
-            self._stack.enter_context(self.space)
-            with self.space.entered():
-                self._open_tun()
-                self._configure()
-        except TestbedError as error:
-            self._stack.close()
-            raise CannotRun(str(error.strerror or error)) from None
-        except BaseException:
-            self.close()
-            raise
-        self._bell_r, self._bell_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._build()
 
     def fileno(self) -> int:
         """The device."""

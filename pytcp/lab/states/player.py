@@ -18,11 +18,11 @@ from typing import Any
 from pytcp.drill.constants import NAMES
 from pytcp.drill.errors import Mismatch, ScriptError
 from pytcp.drill.flow import ACK, M32, SYN, Flow
-from pytcp.drill.packets import Addresses, Live, build_icmp, build_tcp, decode_options, flags_text, numbers, option_text
+from pytcp.drill.packets import Addresses, Live, decode_options, flags_text, numbers, option_text
 from pytcp.drill.parser import parse
 from pytcp.drill.run import Settings, default_macros, setup_for
 from pytcp.drill.runner import Runner
-from pytcp.drill.script import Event, IcmpPacket, Inject, Opt, Script, Syscall, TcpPacket, TimeKind, When
+from pytcp.drill.script import Event, Inject, Opt, Script, Syscall, TimeKind, When
 from pytcp.drill.target import Pending, Target
 from pytcp.wire.tcpopt import WindowScale
 
@@ -97,7 +97,7 @@ class Player(Runner):
         self.notes.steps.append(step)
         match event.action:
             case Inject(packet):
-                self._give(event, packet)
+                self.target.inject(self._built(event, packet), 0)
             case Syscall():
                 step.result = self._call(event)
         self.take()
@@ -116,16 +116,6 @@ class Player(Runner):
         raise NotImplementedError
 
     # --- acting ---
-
-    def _give(self, event: Event, packet: TcpPacket | IcmpPacket) -> None:
-        flow = self._flow_to_inject(event, packet)
-        if isinstance(packet, TcpPacket):
-            if packet.flags & SYN and flow.remote_isn is None:
-                flow.remote_isn = packet.seq
-            data = build_tcp(packet, flow, self.to, event.where)
-        else:
-            data = build_icmp(packet, flow, self.to, event.where)
-        self.target.inject(data, 0)
 
     def _call(self, event: Event) -> str:
         prepared = None
