@@ -183,6 +183,8 @@ class RealRuntime(Runtime):
             self._timerfd = None
             self._armed = NEVER
             self.kicked = False
+            self._left = False
+            self._failed = None
 
     def _on_earlier(self, when_ns: int) -> None:
         # in a pass deadlines move several times; the end of the burst looks once

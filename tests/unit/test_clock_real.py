@@ -409,6 +409,11 @@ def test_an_error_in_a_pass_that_a_frame_woke_is_raised_where_the_runtime_runs(p
     thread.join()
     assert raised.group_contains(ZeroDivisionError, match="a bug in a callback")
 
+    async def body(_: trio.Nursery) -> None:
+        await trio.sleep(0.01)
+
+    trio.run(with_runtime, runtime, body)  # told once
+
 
 # --- net.core.busy_poll ---
 
