@@ -1,22 +1,20 @@
-"""Real time under trio: the tasks that give the stack the processor when a device or a timer asks.
+"""Real time under trio: gives the stack the processor when a device, a timer or the stack itself asks.
 
-One task per device descriptor, one for timers and one for kicks; each runs whole passes by plain
-calls, so nothing is handed from task to task and nothing is allocated per frame. A wait costs one
-`epoll_ctl`: there is no cancel scope around it. Timers are kept by a `timerfd`, because trio sleeps
-in whole milliseconds on Linux (`epoll_wait`) while pacing and the emulated wire need microseconds;
-it counts CLOCK_MONOTONIC, the clock of `heap.now_ns`, so no conversion between clocks is needed.
+The devices are in the epoll of trio's loop, and when one is ready whole passes run by plain calls in the loop, before
+the tasks have their turn (`trio_private.DeviceLoop`). So nothing is handed from task to task, nothing is allocated per
+frame, and a program that a frame wakes runs in the same turn of the loop. Timers are kept by a `timerfd`, because trio
+sleeps in whole milliseconds on Linux (`epoll_wait`) while pacing and the emulated wire need microseconds; it counts
+CLOCK_MONOTONIC, the clock of `heap.now_ns`, so no conversion between clocks is needed.
 
-When trio's loop has slept, a pass runs at once, in an instrument of the loop, so that the programs it wakes run in the
-same turn; the device's task has only to wait again. While programs keep the loop awake, the device's task runs the
-passes in its turn.
-
-A sleeper takes tens of microseconds to wake. With net.core.busy_poll (as on Linux 0, off, unless set) the loop is
-kept from sleeping for so many microseconds after a frame: nothing but the devices and the timers is looked at then.
-
-After a burst of passes the task checkpoints even when frames are left: the programs are tasks of
+After a burst of passes the tasks have their turn even when frames are left: the programs are tasks of
 the same loop, and a bulk transfer must not starve the reader it feeds.
 
-These tasks are protected from Ctrl-C: KeyboardInterrupt is raised in the program's main task, where it
+A sleeper takes tens of microseconds to wake, more in a virtual machine, whose processors halt. So after a short wait
+the loop looks for pytcp.halt_poll microseconds before it sleeps, as Linux's haltpoll governor does in a guest: who answers
+at once finds it awake, and where nobody does it sleeps at once from then on. With net.core.busy_poll (as on Linux 0, off,
+unless set) it looks for so long after every pass.
+
+trio protects its loop from Ctrl-C: KeyboardInterrupt is raised in the program's main task, where it
 can be handled, and never in the middle of a pass.
 """
 
@@ -24,7 +22,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
 import time
 from typing import TYPE_CHECKING
 
@@ -32,12 +29,14 @@ import trio
 
 from .heap import NEVER, TimerHeap
 from .runtime import BUDGET, Runtime
+from .trio_private import DeviceLoop
 
 if TYPE_CHECKING:
     from pytcp.link.frame import Link
 
 BURST = 4  # passes in a row, when kicks keep asking for them, before program tasks get a turn
 
+_CPUS = len(os.sched_getaffinity(0))  # on a single one nobody could answer while we look
 _CLOCK_MONOTONIC = 1
 _TFD_TIMER_ABSTIME = 1
 _NS = 1_000_000_000
@@ -70,51 +69,17 @@ class TimerFd:
         os.close(self.fd)
 
 
-class _AtOnce(trio.abc.Instrument):
-    """Runs a burst when the loop has slept, before any task has its turn: most likely a device or a timer woke it, and a needless pass is cheap."""
-
-    def __init__(self, runtime: RealRuntime) -> None:
-        self.runtime = runtime
-        self.served = False  # in this turn of the loop: the tasks that were woken need not
-
-    def after_io_wait(self, timeout: float) -> None:
-        runtime = self.runtime
-        self.served = timeout > 0 and not runtime.serving
-        if self.served:
-            runtime.serve_at_once()
-
-
-class _BusyPoll(trio.abc.Instrument):
-    """Looks at the devices for a while where the loop would sleep (net.core.busy_poll)."""
-
-    def __init__(self, runtime: RealRuntime) -> None:
-        self.runtime = runtime
-        self.until_ns = 0
-
-    def before_io_wait(self, timeout: float) -> None:
-        if timeout > 0:
-            now = time.monotonic_ns
-            until_ns = min(self.until_ns, now() + int(timeout * _NS))
-            poll = self.runtime.sources.poll
-            while now() < until_ns and not poll(0):
-                pass
-
-
 class RealRuntime(Runtime):
     """Drives a stack in real time: `await nursery.start(runtime.run)`, or `nursery.start_soon`."""
 
     def __init__(self, heap: TimerHeap | None = None, *, budget: int = BUDGET, burst: int = BURST) -> None:
         super().__init__(heap, budget=budget)
         self.burst = burst
-        self.sources = select.poll()  # the devices, and the timer while it runs
-        self.serving = False  # some task is between two bursts
-        self._at_once = _AtOnce(self)
-        self._busy: _BusyPoll | None = None  # while net.core.busy_poll is set
         self._in_pass = False
-        self._left = False  # `serve_at_once` has left something to do
-        self._failed: BaseException | None = None  # what a callback raised in it
-        self._sleeper: trio.lowlevel.Task | None = None  # the kick task while it is parked
-        self._nursery: trio.Nursery | None = None
+        self._failed: BaseException | None = None  # what a callback raised
+        self.loop: DeviceLoop | None = None  # which serves it, while it runs
+        self._task: trio.lowlevel.Task | None = None  # which runs it
+        self._fds: dict[int, int] = {}  # descriptors of the links, by identity: a closed link has none
         self._timerfd: TimerFd | None = None
         self._armed = NEVER
         self.now()
@@ -129,62 +94,60 @@ class RealRuntime(Runtime):
     def kick(self) -> None:
         if not self.kicked:
             self.kicked = True
-            if not self.serving and not self._in_pass:
-                self._wake_kicks()
-
-    def _wake_kicks(self) -> None:
-        if self._sleeper is not None:
-            sleeper = self._sleeper
-            self._sleeper = None
-            trio.lowlevel.reschedule(sleeper)
+            if self.loop is not None and not self._in_pass:
+                self.loop.kicked()
 
     def add_link(self, link: Link) -> None:
         super().add_link(link)
-        if link.fileno() >= 0:
-            self.sources.register(link.fileno(), select.POLLIN)
-        if self._nursery is not None and link.fileno() >= 0:
-            self._nursery.start_soon(self._watch, link)
+        self._watch(link)
 
     def remove_link(self, link: Link) -> None:
-        known = link in self.links
         super().remove_link(link)
-        if known and link.fileno() >= 0:
-            self.sources.unregister(link.fileno())
-            if self._nursery is not None:
-                trio.lowlevel.notify_closing(link.fileno())
+        fd = self._fds.pop(id(link), None)
+        if fd is not None and self.loop is not None:
+            self.loop.remove(fd)
 
-    @trio.lowlevel.enable_ki_protection
+    def _watch(self, link: Link) -> None:
+        fd = link.fileno()
+        if self.loop is not None and fd >= 0:
+            self.loop.add(fd, self)
+            self._fds[id(link)] = fd
+
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled. An error in a callback of the stack is raised here: it is a bug.
 
         Raises RuntimeError when it is already running."""
-        if self._nursery is not None:
+        if self.loop is not None:
             raise RuntimeError("this runtime is already running")
         self._timerfd = TimerFd()
-        self.sources.register(self._timerfd.fd, select.POLLIN)
-        trio.lowlevel.add_instrument(self._at_once)
+        self.loop = DeviceLoop.join(self)
+        self._task = trio.lowlevel.current_task()
         try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                self.heap.on_earlier = self._on_earlier
-                for link in self._polled:
-                    nursery.start_soon(self._watch, link)
-                nursery.start_soon(self._timers)
-                self.kicked = True
-                nursery.start_soon(self._kicks)
-                task_status.started()
+            self.loop.add(self._timerfd.fd, self)
+            for link in self._polled:
+                self._watch(link)
+            self.heap.on_earlier = self._on_earlier
+            self.kick()
+            task_status.started()
+            await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.SUCCEEDED)
+            assert self._failed is not None
+            raise self._failed
         finally:
-            trio.lowlevel.remove_instrument(self._at_once)
-            self._stop_busy_poll()
-            self.heap.on_earlier = None
-            self._nursery = None
-            self.sources.unregister(self._timerfd.fd)
-            self._timerfd.close()
-            self._timerfd = None
-            self._armed = NEVER
-            self.kicked = False
-            self._left = False
+            self._stop()
             self._failed = None
+
+    def _stop(self) -> None:
+        """Ask the loop for nothing more."""
+        if self.loop is None or self._timerfd is None:
+            return
+        self.loop.leave(self)
+        self.loop = None
+        self._fds.clear()
+        self.heap.on_earlier = None
+        self._timerfd.close()
+        self._timerfd = None
+        self._armed = NEVER
+        self.kicked = False
 
     def _on_earlier(self, when_ns: int) -> None:
         # in a pass deadlines move several times; the end of the burst looks once
@@ -205,85 +168,33 @@ class RealRuntime(Runtime):
                     break
         finally:
             self._in_pass = False
-        deadline = self.heap.next_deadline()
-        if deadline is not None and not more:
-            self._on_earlier(deadline)
         return more
 
-    def serve_at_once(self) -> None:
-        """A burst outside any task. What it leaves to do, an error to raise among it, is the kick task's."""
+    def serve(self) -> None:
+        """A burst, called by trio's loop. An error is raised where the runtime runs: trio would take it for its own."""
         try:
-            self._left = self.pass_burst()
-        except BaseException as failed:  # trio would only log it
+            self.kicked = self.pass_burst()
+        except BaseException as failed:
             self._failed = failed
-        if self._left or self._failed is not None:
-            self._wake_kicks()
-
-    @trio.lowlevel.enable_ki_protection
-    async def _go_on(self) -> None:
-        """More bursts, as a burst has asked for, each after a turn for the programs."""
-        self.serving = True
-        try:
-            await trio.lowlevel.checkpoint()
-            while self.pass_burst():
-                await trio.lowlevel.checkpoint()
-        finally:
-            self.serving = False
-
-    @trio.lowlevel.enable_ki_protection
-    async def _watch(self, link: Link) -> None:
-        fd = link.fileno()
-        while link in self.links:
-            try:
-                await trio.lowlevel.wait_readable(fd)
-            except trio.ClosedResourceError:
-                return
-            if not self._at_once.served and not self.serving and self.pass_burst():
-                await self._go_on()
-            tunables = self.tunables
-            if tunables is not None and (tunables.busy_poll or self._busy is not None):
-                self._watch_on(tunables.busy_poll)
-
-    def _watch_on(self, busy_poll: int) -> None:
-        """A frame has come: keep the loop awake for `busy_poll` us, 0 = no more."""
-        if not busy_poll:
-            self._stop_busy_poll()
+            self._stop()
+            if self._task is not None:
+                trio.lowlevel.reschedule(self._task)
             return
-        if self._busy is None:
-            self._busy = _BusyPoll(self)
-            trio.lowlevel.add_instrument(self._busy)
-        self._busy.until_ns = time.monotonic_ns() + busy_poll * 1000
-
-    def _stop_busy_poll(self) -> None:
-        if self._busy is not None:
-            trio.lowlevel.remove_instrument(self._busy)
-            self._busy = None
-
-    @trio.lowlevel.enable_ki_protection
-    async def _timers(self) -> None:
         timerfd = self._timerfd
-        assert timerfd is not None
-        while True:
+        if timerfd is not None and not self.kicked:
             deadline = self.heap.next_deadline()
-            self._armed = NEVER if deadline is None else deadline
-            timerfd.set(0 if deadline is None else max(deadline, 1))
-            await trio.lowlevel.wait_readable(timerfd.fd)
-            if not self._at_once.served and not self.serving and self.pass_burst():
-                await self._go_on()
+            if self._armed <= self.heap.now_ns:
+                # it has fired, and stays readable until it is set anew
+                self._armed = NEVER if deadline is None else deadline
+                timerfd.set(0 if deadline is None else max(deadline, 1))
+            elif deadline is not None and deadline < self._armed:
+                self._armed = deadline
+                timerfd.set(max(deadline, 1))
 
-    @trio.lowlevel.enable_ki_protection
-    async def _kicks(self) -> None:
-        while True:
-            if self._failed is not None:
-                raise self._failed
-            if self._left:
-                self._left = False
-                await self._go_on()
-            elif self.kicked and not self.serving and self.pass_burst():
-                await self._go_on()
-            self._sleeper = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._abort_kicks)
-
-    def _abort_kicks(self, raise_cancel: object) -> trio.lowlevel.Abort:
-        self._sleeper = None
-        return trio.lowlevel.Abort.SUCCEEDED
+    def awake_until_ns(self, now_ns: int, short: bool) -> int:
+        tunables = self.tunables
+        if tunables is None:
+            return 0
+        if tunables.busy_poll:
+            return self.heap.now_ns + tunables.busy_poll * 1000
+        return now_ns + tunables.halt_poll * 1000 if short and _CPUS > 1 else 0

@@ -23,7 +23,8 @@ TIMER_BATCH = 64  # timers between two refreshes of `now`
 class Tunables(Protocol):
     """What a stack's sysctls say to its driver."""
 
-    busy_poll: int  # us a device is watched without sleep after a frame
+    busy_poll: int  # us a device is watched without sleep after a pass
+    halt_poll: int  # the same after a short wait
 
 
 class Runtime:

@@ -1,17 +1,23 @@
-"""What virtual time needs of trio that has no public name, kept in this one place.
+"""What the clocks need of trio that has no public name, kept in this one place.
 
-Which task runs first among several that became runnable together is random in trio; its test suite
-has a private switch for a seeded order (trio 0.22 to 0.35 and later). And a clock that advances a
+Virtual time: which task runs first among several that became runnable together is random in trio; its test
+suite has a private switch for a seeded order (trio 0.22 to 0.35 and later). And a clock that advances a
 simulation has to see whether that made a task runnable; the public statistics say so too, but cost
 microseconds per event. Nor may a clock raise: trio would take it for an error of its own, so an error
 is raised in the main task instead, the way trio delivers KeyboardInterrupt.
+
+Real time: trio hands a descriptor's readiness to a task, once, and the task asks anew: a turn of the task and
+an `epoll_ctl` for every frame. `DeviceLoop` keeps the devices in trio's epoll for good and serves them by a plain
+call in the loop, before the tasks have their turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, NoReturn
+import select
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn, Protocol
 
 import trio
 from trio._core import _run
@@ -70,3 +76,124 @@ class World:
 
         task._attempt_abort(raise_failure)
         return True
+
+
+class Served(Protocol):
+    """Who has devices in a loop."""
+
+    kicked: bool  # it wants to be served: set by the loop for a device that is ready, and by itself
+
+    def awake_until_ns(self, now_ns: int, short: bool) -> int:
+        """CLOCK_MONOTONIC time until which the loop shall look for descriptors without sleep, asked when it has nothing to do.
+
+        short: its last wait was a short one."""
+
+    def serve(self) -> None:
+        """Clears `kicked`, or leaves it set to be called again after the tasks had a turn. Raises nothing."""
+
+
+SHORT_NS = 100_000  # a wait that ends so soon is likely to be followed by another
+
+_MAX_EVENTS = 64  # of one look; what does not fit is there at the next
+_KICKED: list[tuple[int, int]] = [(-1, 0)]  # no descriptor is ready, and yet the turn was not for nothing
+
+
+class DeviceLoop:
+    """Stands where a trio run keeps its I/O manager, and gives it what is not of a device."""
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+        self._inner = inner = runner.io_manager
+        self._epoll: select.epoll = inner._epoll
+        self.poll: Callable[[float, int], list[tuple[int, int]]] = self._epoll.poll
+        self._waited_for = inner._registered
+        self._owners: dict[int, Served] = {}
+        self._served: list[Served] = []
+        self._short = False  # the last wait
+        self.wait_readable = inner.wait_readable
+        self.wait_writable = inner.wait_writable
+        self.notify_closing = inner.notify_closing
+        self.force_wakeup = inner.force_wakeup
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    @classmethod
+    def join(cls, served: Served) -> DeviceLoop:
+        """The loop of the trio run of this thread, which serves `served` from now on."""
+        runner: Any = _run.GLOBAL_RUN_CONTEXT.runner
+        loop: DeviceLoop | None = runner.io_manager if isinstance(runner.io_manager, cls) else None
+        if loop is None:
+            loop = runner.io_manager = cls(runner)
+        loop._served.append(served)
+        return loop
+
+    def leave(self, served: Served) -> None:
+        """Serve it no more; its descriptors are forgotten."""
+        self._served.remove(served)
+        for fd in [fd for fd, owner in self._owners.items() if owner is served]:
+            self.remove(fd)
+        if not self._served:
+            self._runner.io_manager = self._inner
+
+    def add(self, fd: int, owner: Served) -> None:
+        """Serve `owner` whenever `fd` is readable. Raises OSError for what cannot be waited for."""
+        self._epoll.register(fd, select.EPOLLIN)
+        self._owners[fd] = owner
+
+    def remove(self, fd: int) -> None:
+        """Look at `fd` no more; it may be closed already."""
+        if self._owners.pop(fd, None) is not None:
+            with suppress(OSError):  # closed: so the kernel has taken it out
+                self._epoll.unregister(fd)
+
+    def kicked(self) -> None:
+        """Somebody wants to be served. Only a loop that is a guest in another one can be asleep while its own thread says so."""
+        if self._runner.is_guest:
+            self._runner.force_guest_tick_asap()
+
+    # --- what trio calls ---
+
+    def get_events(self, timeout: float) -> list[tuple[int, int]]:
+        """Wait for descriptors, at most `timeout` seconds (a guest's run does that in another thread)."""
+        if timeout <= 0:
+            return self.poll(0, _MAX_EVENTS)
+        clock = time.monotonic_ns
+        start_ns = clock()
+        until_ns = 0
+        for served in self._served:
+            if served.kicked:
+                events = self.poll(0, _MAX_EVENTS)
+                return events or _KICKED
+            until_ns = max(until_ns, served.awake_until_ns(start_ns, self._short))
+        if until_ns:
+            until_ns = min(until_ns, start_ns + int(timeout * 1e9))
+            while (now_ns := clock()) < until_ns:
+                events = self.poll(0, _MAX_EVENTS)
+                if events:
+                    self._short = now_ns - start_ns < SHORT_NS
+                    return events
+            timeout = max(0, timeout - (now_ns - start_ns) / 1e9)
+        events = self.poll(timeout, _MAX_EVENTS)
+        self._short = bool(events) and clock() - start_ns < SHORT_NS
+        return events
+
+    def process_events(self, events: list[tuple[int, int]]) -> None:
+        """Give trio what is its own, then serve who wants to be."""
+        if events and events is not _KICKED:
+            owners = self._owners
+            others = []
+            for event in events:
+                owner = owners.get(event[0])
+                if owner is None:
+                    others.append(event)
+                else:
+                    owner.kicked = True
+                    if event[0] in self._waited_for:
+                        # the device was closed unseen, and its number is somebody else's now
+                        others.append(event)
+            if others:
+                self._inner.process_events(others)
+        for served in self._served.copy():
+            if served.kicked:
+                served.serve()

@@ -25,6 +25,8 @@ class Sysctl(TcpSysctl):
 
     # net.core
     busy_poll: int = 0
+    # beside the kernel's
+    halt_poll: int = 50
     # net.ipv4
     ip_default_ttl: int = 64
     ip_nonlocal_bind: int = 0
@@ -128,7 +130,8 @@ def _neigh(family: int) -> tuple[Entry, ...]:
 
 TABLE: tuple[Entry, ...] = (
     *TCP_TABLE,
-    Entry("net.core.busy_poll", "busy_poll", 0, 1_000_000, "us a device is watched without sleep after a frame, in real time; 0 off"),
+    Entry("net.core.busy_poll", "busy_poll", 0, 1_000_000, "us a device is watched without sleep after a pass, in real time; 0 off"),
+    Entry("pytcp.halt_poll", "halt_poll", 0, 1_000_000, "us of the same after a short wait, as the haltpoll governor's guest_halt_poll_ns; 0 off"),
     _v4("ip_default_ttl", 1, 255, "TTL of what the host sends"),
     _v4("ip_nonlocal_bind", 0, 1, "allow binding to addresses the host does not have"),
     _v4("ipfrag_high_thresh", 0, None, "memory of incomplete IPv4 datagrams, bytes"),
