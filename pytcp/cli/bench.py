@@ -67,9 +67,12 @@ def cells(row: Row, report: Mapping[str, Any]) -> list[str] | None:
 @click.option("--runs", default=3, show_default=True, type=click.IntRange(1), help="Interleaved runs; the medians are reported.")
 @click.option("--seconds", default=2.0, show_default=True, type=click.FloatRange(0.1), help="Length of each measurement.")
 @click.option("--sysctl", "sysctls", multiple=True, metavar="NAME=VALUE", help="A setting of pytcp's stack, as net.core.busy_poll=50.")
+@click.option("--no-halt", is_flag=True, help="Keep the processors from halting: what waking them costs is the machine's, not the stack's.")
 @click.option("--connections", default=10_000, show_default=True, type=click.IntRange(1, 28_000), help="How many for idle.")
 @click.option("--sources", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of client.c and server.c.", hidden=True)
-def command(what: tuple[str, ...], json_file: str | None, runs: int, seconds: float, sysctls: tuple[str, ...], connections: int, sources: Path) -> int:
+def command(
+    what: tuple[str, ...], json_file: str | None, runs: int, seconds: float, sysctls: tuple[str, ...], no_halt: bool, connections: int, sources: Path
+) -> int:
     """Measure pytcp over a clean TAP with a kernel client, beside the limit of a bare Python loop and the kernel over veth.
 
     WHAT is any of bulk, rr, rpc, conn, idle, checksum; all by default. Needs root and a C compiler.
@@ -79,7 +82,7 @@ def command(what: tuple[str, ...], json_file: str | None, runs: int, seconds: fl
     chosen = [name for name in WHAT[:-1] if not what or "all" in what or name in what]
     errors = screen.console(stderr=True)
     with errors.status("starting") as status:
-        report = bench.run(chosen, sources, runs, seconds, connections, status.update, dict(map(setting, sysctls)))
+        report = bench.run(chosen, sources, runs, seconds, connections, status.update, dict(map(setting, sysctls)), no_halt)
     if json_file and screen.write_json(json_file, report):
         return 0
     rows = [screen.bold(*HEADINGS), *filter(None, (cells(row, report) for row in ROWS))]
@@ -87,6 +90,7 @@ def command(what: tuple[str, ...], json_file: str | None, runs: int, seconds: fl
     machine = report["machine"]
     click.echo(
         f"medians of {runs} interleaved runs of {seconds:g} s; {machine['processors']} processors, Linux {machine['kernel']}, Python {machine['python']}"
+        + "; no processor halts" * no_halt
         + "".join(f"; {word}" for word in sysctls)
     )
     return 0

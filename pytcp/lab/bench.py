@@ -63,10 +63,11 @@ TARGETS = ("pytcp", "bare_loop", "kernel_veth")
 
 @dataclass
 class Programs:
-    """The two C programs, compiled."""
+    """The C programs, compiled."""
 
     client: str
     server: str
+    awake: str
 
     def argv(self, mode: Mode, address: str, seconds: float) -> list[str]:
         return [self.client, mode.client, address, str(mode.port), str(seconds), str(mode.size)]
@@ -74,14 +75,28 @@ class Programs:
 
 @contextlib.contextmanager
 def compiled(sources: Path) -> Iterator[Programs]:
-    """Compile client.c and server.c of `sources` into a folder that goes away. Raises TestbedError without a compiler."""
+    """Compile client.c, server.c and awake.c of `sources` into a folder that goes away. Raises TestbedError without a compiler."""
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
     if compiler is None:
         raise TestbedError(errno.ENOENT, "the benchmark's client is in C and there is no compiler: apt-get install gcc libc6-dev")
     with tempfile.TemporaryDirectory(prefix="pytcp-bench-") as folder:
-        for name in ("client", "server"):
+        for name in ("client", "server", "awake"):
             subprocess.run([compiler, "-O2", "-o", f"{folder}/{name}", str(sources / f"{name}.c")], check=True)
-        yield Programs(f"{folder}/client", f"{folder}/server")
+        yield Programs(f"{folder}/client", f"{folder}/server", f"{folder}/awake")
+
+
+@contextlib.contextmanager
+def awake(programs: Programs) -> Iterator[None]:
+    """Keep every processor from halting meanwhile: on each spins a program that gives way to any other (SCHED_IDLE).
+
+    What it takes to wake a halted processor, in a virtual machine the price of the hypervisor, is then out of every round trip."""
+    children = [subprocess.Popen([programs.awake, str(processor)]) for processor in sorted(os.sched_getaffinity(0))]
+    try:
+        yield
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
 
 
 def _parse(mode: Mode, child: subprocess.Popen[bytes]) -> Result:
@@ -232,10 +247,11 @@ def run(
     connections: int,
     progress: Callable[[str], None],
     sysctls: Mapping[str, int | str] | None = None,
+    no_halt: bool = False,
 ) -> dict[str, Any]:
     """Measure `what` (keys of MODES, `idle`, `checksum`) and return the report: medians by key, per target, with the samples.
 
-    sysctls: of pytcp's stack while the client is at work."""
+    sysctls: of pytcp's stack while the client is at work. no_halt: no processor halts meanwhile (`awake`)."""
     measures: dict[str, Callable[[Programs, Mode, float], Result]] = {**MEASURES, "pytcp": partial(measure_pytcp, sysctls=sysctls)}
     samples: dict[str, dict[str, list[float]]] = {target: {} for target in TARGETS}
 
@@ -243,7 +259,7 @@ def run(
         for key, value in result.items():
             samples[target].setdefault(key, []).append(value)
 
-    with compiled(sources) as programs:
+    with compiled(sources) as programs, awake(programs) if no_halt else contextlib.nullcontext():
         if "idle" in what:  # first: memory that earlier measurements left free would make it look cheaper
             progress(f"holding {connections} idle connections")
             keep("pytcp", measure_idle(programs, connections, seconds))
@@ -264,6 +280,7 @@ def run(
         "machine": {"kernel": platform.release(), "python": platform.python_version(), "processors": len(os.sched_getaffinity(0))},
         "runs": runs,
         "sysctls": dict(sysctls or {}),
+        "no_halt": no_halt,
         "seconds": seconds,
         "samples": samples,
     }

@@ -169,9 +169,10 @@ def entail(sk: Sock, skb: Skb) -> None:
     sk.forward_alloc = pages if pages >= 0 else pages & 4095
     if sk.nonagle & NAGLE_PUSH:
         sk.nonagle &= ~NAGLE_PUSH
-    if not sk.packets_out:
+    if not sk.packets_out and sk.host.now_ns - sk.lsndtime_ns > sk.rto_ns:
         cwnd.slow_start_after_idle_check(sk)
-    chrono_start(sk, BUSY)
+    if not sk.chrono_kind:
+        chrono_start(sk, BUSY)
 
 
 def _copy(sk: Sock, skb: Skb, data: memoryview, size: int) -> None:

@@ -345,7 +345,8 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
             gate = RWND
             break
         if segs == 1:
-            if not push.nagle_test(sk, skb, mss, nonagle if skb is queue.tail else NAGLE_PUSH):
+            # (TCP_NODELAY alone lets everything go)
+            if nonagle != NAGLE_OFF and not push.nagle_test(sk, skb, mss, nonagle if skb is queue.tail else NAGLE_PUSH):
                 gate = CORK if nonagle & NAGLE_CORK else NAGLE
                 break
         else:
