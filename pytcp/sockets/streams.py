@@ -12,7 +12,7 @@ same; RST is what `abort` is for. (So does a kernel socket under trio; and `serv
 streams of handlers that return without closing in this way, too: a RST would lose their last answer.)
 
 Every method is a checkpoint. Where nothing has to be waited for, that is one turn of trio's loop,
-taken after the work was done, in which the device task runs: so the data just sent is on its way.
+taken after the work was done, in which the devices are looked at: so an answer that came meanwhile is there.
 
 Errors: BrokenResourceError when the connection failed, ClosedResourceError when the program closed it,
 BusyResourceError when two tasks want the same direction; the OSError is the `__cause__`. A connection
