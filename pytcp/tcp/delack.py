@@ -193,9 +193,9 @@ def send_delayed_ack(sk: Sock) -> None:
             rtt = max(-(-(sk.srtt_us >> 3) * 1000 // tick), delack_min)
             longest = min(longest, rtt)
         ato = min(ato, longest)
-    most = delack_max(sk)
-    if ato > most:
-        ato = most
+    wait = ato * tick
+    if wait > sk.delack_max_ns or wait >= sk.rto_min_us * 1000:
+        ato = min(ato, delack_max(sk))
     now = sk.host.now_ns // tick
     if pending & ACK_TIMER:
         running = sk.delack_timeout

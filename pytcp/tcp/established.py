@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import ack, delack, drs, ecn, memory, reassembly, recv, rwnd, xmit
-from .const import ACK, ACK_NOW, ACK_PUSHED, ACK_SCHED, POLLIN, PSH, SF_DEAD
+from .const import ACK, ACK_NOW, ACK_PUSHED, ACK_PUSHED2, ACK_SCHED, POLLIN, PSH, SF_DEAD
 from .flags import FLAG_DATA, FLAG_SLOWPATH
+from .gates import SNDBUF
 
 if TYPE_CHECKING:
     from pytcp.wire.tcp import Segment
@@ -94,7 +95,11 @@ def predicted(sk: Sock, seg: Segment) -> bool:
             sk.ts_recent = tsval
             sk.ts_recent_stamp_s = now // 1_000_000_000
         if tsecr != sk.rcv_rtt_last_tsecr:
-            drs.rcv_rtt_measure_ts(sk, seg)
+            if length < sk.rcv_mss:
+                # a new echo, but not of a full segment
+                sk.rcv_rtt_last_tsecr = tsecr
+            else:
+                drs.rcv_rtt_measure_ts(sk, seg)
     if roomy:
         sk.mib.TCPHPHits += 1
     elif news:
@@ -125,11 +130,16 @@ def predicted(sk: Sock, seg: Segment) -> bool:
     # as reassembly.event_data_recv
     pending = sk.ack_pending | ACK_SCHED
     size = seg.gso_size or length
-    if size == sk.rcv_mss:
+    rcv_mss = sk.rcv_mss
+    if size == rcv_mss:
         sk.rcv_small_len = 0
         if flags & PSH and sk.sysctl.ack_full_push:
             pending |= ACK_PUSHED
         sk.ack_pending = pending
+    elif size < rcv_mss and size + sk.tcp_header_len < rwnd.SHORT:
+        # too short to tell anything of the peer's segment size
+        sk.rcv_small_len = 0
+        sk.ack_pending = pending | (ACK_PUSHED | ACK_PUSHED2 if pending & ACK_PUSHED else ACK_PUSHED)
     else:
         sk.ack_pending = pending
         rwnd.measure_rcv_mss(sk, seg)
@@ -152,7 +162,8 @@ def predicted(sk: Sock, seg: Segment) -> bool:
         if acked:
             seg.ack = snd_una + acked
             ack.tcp_ack(sk, seg, FLAG_DATA)
-            xmit.data_snd_check(sk)
+            if sk.write_queue.head is not None or sk.gate > SNDBUF or sk.nospace:
+                xmit.data_snd_check(sk)
             if not sk.ack_pending & ACK_SCHED:
                 # data went out and carried the ACK
                 recv.data_ready(sk)

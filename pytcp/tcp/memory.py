@@ -32,6 +32,7 @@ PAGED_HEAD = 832  # truesize of a skb whose payload lies in pages, without the p
 PAGED_FROM = PAGE - 64  # super-frames from this size on come in pages
 ETH_HEADER = 14
 SLABS = frozenset(SKB_SIZE + head for head in (576, 1024, 2048))  # truesizes with a head smaller than a page from the general allocator
+OBJECT_LEAST = min(SLABS)  # a smaller skb is part of a page
 
 # payload that fills at least this part of a device buffer is kept as a view of it, less is copied out
 KEEP_SHARE = 4
@@ -57,22 +58,33 @@ class RxChunk:
         self.length = length = seg.length
         self.fin = seg.flags & 1
         self.truesize = truesize = seg.truesize
-        room = -1 if length >= PAGED_FROM and not (truesize - PAGED_HEAD) % PAGE else tail_room(seg)
-        if room < 0:
-            self.paged = True
-            self.locked = False
-            self.nr_frags = page_frags(truesize - PAGED_HEAD)
-            self.tail_room = 0
+        if truesize < OBJECT_LEAST:
+            # the usual small one, without asking how it lies: `tail_room` of a part of a page
+            self.paged = self.locked = False
+            self.nr_frags = 0
+            left = truesize - OVERHEAD - 64 - (length + (34 if seg.family == 4 else 54) + seg.doff * 4)
+            self.tail_room = left if left > 0 else 0
         else:
-            self.paged = False
-            self.locked = from_slab(truesize) or (truesize in SLABS and bare(seg))  # its head cannot be lent to another skb
-            # a single segment fills an object of 4 KiB, and pages with the rest of it
-            self.nr_frags = 0 if room or not self.locked else page_frags(truesize - SKB_SIZE - PAGE)
-            self.tail_room = room
+            room = -1 if length >= PAGED_FROM and not (truesize - PAGED_HEAD) % PAGE else tail_room(seg)
+            if room < 0:
+                self.paged = True
+                self.locked = False
+                self.nr_frags = page_frags(truesize - PAGED_HEAD)
+                self.tail_room = 0
+            else:
+                self.paged = False
+                self.locked = from_slab(truesize) or (truesize in SLABS and bare(seg))  # its head cannot be lent to another skb
+                # a single segment fills an object of 4 KiB, and pages with the rest of it
+                self.nr_frags = 0 if room or not self.locked else page_frags(truesize - SKB_SIZE - PAGE)
+                self.tail_room = room
         # (buffer, RxBuf to give back or None), in order; bytes before copied_seq may be among them
         self.parts: list[tuple[Any, Any]]
-        if seg.rx is None:
+        rx = seg.rx
+        if rx is None:
             self.parts = [(seg.payload, None)]
+        elif 0 < length * KEEP_SHARE < len(rx.mem):
+            # `keep_payload` for what is copied out
+            self.parts = [(bytes(seg.payload), None)]
         else:
             self.parts = [keep_payload(seg)] if length else []
 
@@ -145,13 +157,6 @@ def charge(sk: Sock, size: int) -> None:
     sk.forward_alloc -= size
 
 
-def uncharge(sk: Sock, size: int) -> None:
-    """Memory is free again; whole pages go back to the host."""
-    sk.rmem_alloc -= size
-    left = sk.forward_alloc + size
-    sk.forward_alloc = left % PAGE if left >= PAGE else left
-
-
 def reserve(sk: Sock, size: int) -> None:
     """Take pages from the host until `size` more bytes can be charged."""
     missing = size - sk.forward_alloc
@@ -174,7 +179,11 @@ def uncharge_send(sk: Sock, size: int) -> None:
 
 
 def free_chunk(sk: Sock, chunk: RxChunk) -> None:
-    uncharge(sk, chunk.truesize)
+    """What a queued skb held is free again; whole pages go back to the host."""
+    size = chunk.truesize
+    sk.rmem_alloc -= size
+    left = sk.forward_alloc + size
+    sk.forward_alloc = left if left < PAGE else left % PAGE
     for _, rx in chunk.parts:
         if rx is not None:
             rx.release()

@@ -76,7 +76,9 @@ def size_goal(sk: Sock, mss: int) -> int:
     if sk.sysctl.sized_by_sendmsg:
         # half a millisecond of the pacing rate, which is twice the window's in slow start
         limit = min(limit, max(sk.pacing_rate // 2000, sk.sysctl.tcp_min_tso_segs * mss))
-    limit = bound_to_half_wnd(sk, limit)
+    half = sk.max_window >> 1
+    if limit > half:
+        limit = half if sk.max_window > TCP_MSS_DEFAULT else bound_to_half_wnd(sk, limit)
     goal = sk.size_goal_segs * mss
     if not goal <= limit < goal + mss:
         sk.size_goal_segs = min(limit // mss, sk.gso_max_segs)

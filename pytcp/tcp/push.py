@@ -48,7 +48,7 @@ def push(sk: Sock, flags: int, mss_now: int, nonagle: int, size_goal: int) -> No
         mark_push(sk, skb)
     if flags & MSG_OOB:
         sk.snd_up = sk.write_seq
-    if should_autocork(sk, skb, size_goal):
+    if sk.wmem_alloc > skb.truesize and should_autocork(sk, skb, size_goal):
         if not sk.tsq_throttled:
             sk.mib.TCPAutoCorking += 1
             tsq.set_throttled(sk)

@@ -31,7 +31,8 @@ def recv(sk: Sock, nbytes: int, flags: int = 0) -> bytes:
             parts = chunk.parts
             data = bytes(parts[0][0]) if len(parts) == 1 else b"".join([buf for buf, _ in parts])
             sk.copied_seq = chunk.end_seq
-            drs.rcv_space_adjust(sk)
+            if sk.rcv_rtt_us:
+                drs.rcv_space_adjust(sk)
             queue.clear()
             memory.free_chunk(sk, chunk)
             rwnd.cleanup_rbuf(sk, chunk.length)

@@ -39,6 +39,7 @@ SOCK_MIN_RCVBUF = 2304
 MIN_CLAMP = SOCK_MIN_RCVBUF // 2
 TCP_MIN_MSS = 88  # smallest size a segment without PSH may have and still be taken for a full one
 INIT_CWND = 10
+SHORT = TCP_MIN_MSS + 20  # bytes with the header below which a segment is never taken for a full one
 REMNANT = FIN | URG | SYN | PSH
 
 
@@ -200,7 +201,7 @@ def measure_rcv_mss(sk: Sock, seg: Segment) -> None:
     # below the estimate: adopt it only when plausible as a full segment and seen twice running
     header = seg.doff * 4
     total = size + header
-    if total >= MIN_MSS_DEFAULT + 20 or (total >= TCP_MIN_MSS + 20 and not seg.flags & REMNANT):
+    if total >= MIN_MSS_DEFAULT + 20 or (total >= SHORT and not seg.flags & REMNANT):
         # without the variable part (SACK blocks) of the header
         size = total - sk.tcp_header_len
         sk.rcv_small_len = size
@@ -351,8 +352,10 @@ def cleanup_rbuf(sk: Sock, copied: int) -> None:
             asked = ACK_PUSHED2 if sk.pingpong >= sk.sysctl.tcp_pingpong_thresh else ACK_PUSHED2 | ACK_PUSHED
             now = pending & asked != 0
     if copied > 0 and not now and not sk.shutdown & RCV_SHUTDOWN:
-        current = receive_window(sk)
+        current = sk.rcv_wup + sk.rcv_wnd - sk.rcv_nxt  # as receive_window
         if 2 * current <= sk.window_clamp:
+            if current < 0:
+                current = 0
             window = wanted_window(sk)
             # news worth a segment: at least twice what the peer believes
             now = window > 0 and window >= 2 * current

@@ -387,13 +387,15 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
                     break
             if length > limit:
                 queue.insert_after(skb, tso.fragment(sk, skb, limit, mss))
-        if not unsplit:
-            held = tsq.small_queue_check(sk, skb, 0)
-        elif segs == 1:
-            held = tsq.small_queue_check_unsplit(sk)
-        if held:
-            gate = TSQ
-            break
+        if sk.rtx_queue.qlen > 1:
+            # (the first two are never held)
+            if not unsplit:
+                held = tsq.small_queue_check(sk, skb, 0)
+            elif segs == 1:
+                held = tsq.small_queue_check_unsplit(sk)
+            if held:
+                gate = TSQ
+                break
         if skb.seq == skb.end_seq:
             gate = APP
             break
