@@ -158,40 +158,34 @@ class RealRuntime(Runtime):
                 self._armed = when_ns
                 self._timerfd.set(when_ns)
 
-    def pass_burst(self) -> bool:
-        """Passes until nothing is asked for, at most `burst` and one full budget; True when something still is."""
+    def serve(self) -> None:
+        """Called by trio's loop: passes until nothing is asked for, at most `burst` and one full budget.
+
+        An error is raised where the runtime runs: trio would take it for its own."""
         self._in_pass = True
         try:
             for _ in range(self.burst):
                 more = self.one_pass()
                 if self.backlog or not more:
                     break
-        finally:
-            self._in_pass = False
-        return more
-
-    def serve(self) -> None:
-        """A burst, called by trio's loop. An error is raised where the runtime runs: trio would take it for its own."""
-        try:
-            self.kicked = self.pass_burst()
         except BaseException as failed:
             self._failed = failed
             self._stop()
             if self._task is not None:
                 trio.lowlevel.reschedule(self._task)
             return
-        timerfd = self._timerfd
-        if timerfd is not None and not self.kicked:
-            deadline = self.heap.next_deadline()
-            if self._armed <= self.heap.now_ns:
-                # it has fired, and stays readable until it is set anew
-                self._armed = NEVER if deadline is None else deadline
-                timerfd.set(0 if deadline is None else max(deadline, 1))
-            elif deadline is not None and deadline < self._armed:
-                self._armed = deadline
-                timerfd.set(max(deadline, 1))
+        finally:
+            self._in_pass = False
+        self.kicked = more
+        if not more and self._timerfd is not None:
+            deadline_ns = self.deadline_ns
+            # once it has fired it stays readable until it is set anew
+            if deadline_ns < self._armed or self._armed <= self.heap.now_ns:
+                self._armed = deadline_ns
+                self._timerfd.set(0 if deadline_ns == NEVER else max(deadline_ns, 1))
 
     def awake_until_ns(self, now_ns: int, short: bool) -> int:
+        """Until when the loop shall look instead of sleeping, as the stack's sysctls have it (`trio_private.Served`)."""
         tunables = self.tunables
         if tunables is None:
             return 0

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from pytcp.link.frame import Link, LinkDown
 
-from .heap import TimerHeap
+from .heap import NEVER, TimerHeap
 
 BUDGET = 64  # frames per link and pass, as NAPI_POLL_WEIGHT
 TIMER_BATCH = 64  # timers between two refreshes of `now`
@@ -40,6 +40,7 @@ class Runtime:
         self.passes = 0
         self.kicked = False  # one more pass is wanted
         self.backlog = False  # the last pass left frames behind in a device
+        self.deadline_ns = NEVER  # of the first timer, after a pass
         self.tunables: Tunables | None = None  # of the stack that is driven
         self._polled: list[Link] = []  # the links with a descriptor
 
@@ -77,29 +78,24 @@ class Runtime:
         budget = self.budget
         self.kicked = False
         backlog = False
-        polled = 0
         self.passes += 1
         self.now()
         for hook in self.before_pass:
             hook()
         for link in self._polled:
             try:
-                frames = link.poll(budget)
-                if frames >= budget:
+                if link.poll(budget) >= budget:
                     backlog = True
-                polled += frames
             except LinkDown as down:
                 self.remove_link(link)
                 for told in self.link_down:
                     told(link, down)
-        if polled:
-            self.now()
+        # (each frame has refreshed `now`)
         if heap.run_due(TIMER_BATCH) == TIMER_BATCH:
             self.kicked = True
         for hook in self.after_pass:
             hook()
         self.backlog = backlog
-        if backlog or self.kicked:
-            return True
         deadline = heap.next_deadline()
-        return deadline is not None and deadline <= heap.now_ns
+        self.deadline_ns = NEVER if deadline is None else deadline
+        return backlog or self.kicked or self.deadline_ns <= heap.now_ns

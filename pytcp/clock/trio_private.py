@@ -108,7 +108,7 @@ class DeviceLoop:
         self.poll: Callable[[float, int], list[tuple[int, int]]] = self._epoll.poll
         self._waited_for = inner._registered
         self._owners: dict[int, Served] = {}
-        self._served: list[Served] = []
+        self._served: tuple[Served, ...] = ()
         self._short = False  # the last wait
         self.wait_readable = inner.wait_readable
         self.wait_writable = inner.wait_writable
@@ -125,12 +125,12 @@ class DeviceLoop:
         loop: DeviceLoop | None = runner.io_manager if isinstance(runner.io_manager, cls) else None
         if loop is None:
             loop = runner.io_manager = cls(runner)
-        loop._served.append(served)
+        loop._served += (served,)
         return loop
 
     def leave(self, served: Served) -> None:
         """Serve it no more; its descriptors are forgotten."""
-        self._served.remove(served)
+        self._served = tuple(other for other in self._served if other is not served)
         for fd in [fd for fd, owner in self._owners.items() if owner is served]:
             self.remove(fd)
         if not self._served:
@@ -194,6 +194,6 @@ class DeviceLoop:
                         others.append(event)
             if others:
                 self._inner.process_events(others)
-        for served in self._served.copy():
+        for served in self._served:
             if served.kicked:
                 served.serve()

@@ -59,7 +59,7 @@ class DelayedRing(TxRing):
         self,
         link: Link,
         heap: TimerHeap,
-        on_complete: Callable[[Any, Any, int], None],
+        on_complete: Callable[[Any, Any, int], bool | None],
         on_missed: Callable[[Any, Any, int], bool],
         delayed: Delayed,
         limit: int = LIMIT,

@@ -44,13 +44,13 @@ class TxRing:
         self,
         link: Link,
         heap: TimerHeap,
-        on_complete: Callable[[Any, Any, int], None],
+        on_complete: Callable[[Any, Any, int], bool | None],
         mode: str = "reaped",
         tx_usecs: int = 0,
         tx_frames: int = 0,
         limit: int = LIMIT,
     ) -> None:
-        """on_complete(owner, skb, truesize) is called once for each frame with an owner.
+        """on_complete(owner, skb, truesize) is called once for each frame with an owner; True: `on_end` is to be called behind the batch.
         tx_usecs: delay of a moderated completion, us; 0 = the next event. tx_frames: completions that
         end the delay early; 0 = none do. limit: frames held, written or not. Raises ValueError."""
         if mode not in MODES:
@@ -174,12 +174,15 @@ class TxRing:
         done = self.done
         self.done = []
         on_complete = self.on_complete
+        called = False
         for frame in done:
             owner = frame.owner
             if owner is not None:
                 self.completed += 1
-                on_complete(owner, frame.skb, frame.truesize)
-        self.on_end()
+                if on_complete(owner, frame.skb, frame.truesize):
+                    called = True
+        if called:
+            self.on_end()
         if self.feeder is not None:
             self.feeder()
 

@@ -94,7 +94,7 @@ class ThreadRing(TxRing):
         self,
         link: Link,
         heap: TimerHeap,
-        on_complete: Callable[[Any, Any, int], None],
+        on_complete: Callable[[Any, Any, int], bool | None],
         on_uncharge: Callable[[Any, Any, int], Any],
         on_called: Callable[[Any], None],
         limit: int = LIMIT,

@@ -281,10 +281,12 @@ class TcpOutput:
         frame = TxFrame(way.dev.room + ip + th, (payload,) if payload else (), room + size, 0, 0, room + l4, 16)
         way.neigh.output(frame)
 
-    def completed(self, owner: Sock, skb: Skb | None, truesize: int) -> None:
-        """TX completion of a batch: a ring has handed a frame to its device."""
+    def completed(self, owner: Sock, skb: Skb | None, truesize: int) -> bool:
+        """TX completion of a batch: a ring has handed a frame to its device. Whether that calls somebody, behind the batch (`completions_over`)."""
         if release(owner, skb, truesize):
             self._called.append(owner)
+            return True
+        return False
 
     def completions_over(self) -> None:
         """The batch of completions is over: the sockets it called may send."""

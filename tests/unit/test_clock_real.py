@@ -544,7 +544,7 @@ def test_after_a_short_wait_the_loop_looks_before_it_sleeps(monkeypatch: pytest.
         runtime = RealRuntime()
         runtime.tunables = Settings(0, halt_poll=100)
         loop = DeviceLoop(trio_runner())
-        loop._served.append(runtime)
+        loop._served = (runtime,)
         loop.poll = poll
         monkeypatch.setattr(trio_private.time, "monotonic_ns", lambda: now)
         for _ in range(3):

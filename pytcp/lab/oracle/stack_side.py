@@ -88,7 +88,7 @@ class LateHeap(TimerHeap):
 class SpacedRing(TxRing):
     """A transmit queue that takes time: `times` are the instants at which the frames behind the next one are made, ns."""
 
-    def __init__(self, link: Any, heap: TimerHeap, on_complete: Callable[[Any, Any, int], None]) -> None:
+    def __init__(self, link: Any, heap: TimerHeap, on_complete: Callable[[Any, Any, int], bool | None]) -> None:
         super().__init__(link, heap, on_complete, "orphan")
         self.times: list[int] = []
 
