@@ -1,4 +1,4 @@
-"""What all tests share: the `tap` marker.
+"""What all tests share: the `tap` marker, and no test that fails because the machine is slow.
 
 A test marked `tap` needs root, network namespaces and /dev/net/tun. Where they are missing it is
 skipped and says why, unless PYTCP_REQUIRE_TAP=1 declares that they have to be there: then it fails.
@@ -12,6 +12,10 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("pytcp", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("pytcp")
 
 # in a child, because it leaves the network namespace for good
 PROBE = """

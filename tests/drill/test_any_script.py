@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytcp.drill.errors import DrillError
@@ -73,7 +73,7 @@ LISTENING = ["0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3", "+0 bind(3, ..., ...
 OPEN = [*LISTENING, "+0 < S 0:0(0) win 65535 <mss 1000>", "+0 > S. 0:0(0) ack 1 <...>", "+0 < . 1:1(0) ack 1 win 99", "+0 accept(3, ..., ...) = 4"]
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 @given(
     st.sampled_from([LISTENING[:1], LISTENING, OPEN]),
     st.lists(joined(TIME, " ", st.one_of(CALLS, CALLS, PACKETS, OTHERS)), min_size=1, max_size=6),
@@ -85,7 +85,7 @@ def test_every_run_ends_in_a_verdict(start: list[str], lines: list[str], ip: str
     assert result.verdict == "pass" or result.reason
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(st.sampled_from([LISTENING, OPEN]), st.lists(joined(TIME, " ", st.one_of(CALLS, CALLS, PACKETS)), min_size=1, max_size=6))
 @example(LISTENING, [f"+0 connect(3, {NOWHERE}, ...) = 0"])
 def test_what_is_recorded_can_be_read(start: list[str], lines: list[str]) -> None:

@@ -214,7 +214,7 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(WORDS, max_size=30).map(" ".join) | st.text(max_size=200))
 def test_any_text_is_a_script_or_a_script_error(text: str) -> None:
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytcp.tcp import const, input, sendmsg, tsq, xmit
@@ -128,7 +128,7 @@ class Victim:
         assert sk.state not in SENDING or sk.snd_una == sk.write_seq
 
 
-relaxed = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+relaxed = settings(max_examples=200)
 scripts = st.lists(steps, min_size=5, max_size=60)
 
 

@@ -14,7 +14,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytcp.clock.virtual import VirtualRuntime
@@ -196,7 +196,7 @@ class Vandal:
 
 
 @pytest.mark.parametrize("family", [4, 6])
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(seed=st.integers(0, 1 << 32))
 def test_a_conversation_survives_or_ends_cleanly_under_a_vandal(family: int, seed: int) -> None:
     rng = random.Random(seed)
@@ -212,7 +212,7 @@ def test_a_conversation_survives_or_ends_cleanly_under_a_vandal(family: int, see
 
 
 @pytest.mark.parametrize("family", [4, 6])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(frames=st.lists(st.binary(max_size=200), max_size=30), seed=st.integers(0, 1 << 32))
 def test_arbitrary_frames_disturb_nothing(family: int, frames: Sequence[bytes], seed: int) -> None:
     """Any bytes, also behind an Ethernet header addressed to us, with a conversation running."""
@@ -233,7 +233,7 @@ def test_arbitrary_frames_disturb_nothing(family: int, frames: Sequence[bytes], 
     world.assert_at_rest()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_hostile_segments_at_a_listener_leave_only_bounded_state(data: st.DataObject) -> None:
     """SYNs and everything else from many sources: queues stay within the backlog, and time clears them."""

@@ -279,7 +279,7 @@ def test_the_fin_is_no_payload() -> None:
     assert sum(held for _, held in gates.times(sk).values()) == 2500
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(["write", "more", "ack", "some", "shrink", "wait", "complete"]), st.integers(1, 9000)), max_size=40), st.booleans())
 def test_times_add_up_to_the_life_of_the_connection_and_bytes_to_what_was_sent(steps: list[tuple[str, int]], manual: bool) -> None:
     host, sk = conversation("manual" if manual else "at_once", srtt_us=2000, sndbuf=30_000, sndbuf_locked=True)

@@ -228,7 +228,7 @@ def test_thresholds_come_from_the_limit_when_they_are_not_given() -> None:
 # ---------------------------------------------------------------- all
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     kind=st.sampled_from(["droptail", "codel", "red"]),
     ecn=st.booleans(),

@@ -161,7 +161,7 @@ def test_closing_gives_back_what_will_not_be_sent(spec: Settings) -> None:
 ACTIONS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(60, 9000), st.integers(0, 20)), max_size=80)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.sampled_from([Pfifo(7), Fq(limit=30, flow_limit=5), Fq(maxrate=500_000), Fq(horizon_ns=10 * MS, horizon_drop=False), Htb(1_000_000)]), ACTIONS)
 def test_frames_are_conserved_and_those_of_a_flow_keep_their_order(spec: Settings, actions: list[tuple[int, int, int, int]]) -> None:
     """Sent, dropped and counted, or still there; no flow overtakes itself; no frame leaves before its time."""

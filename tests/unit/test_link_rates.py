@@ -82,7 +82,7 @@ def test_a_negative_rate_is_an_error_of_the_function() -> None:
         Wire(rate=Varying(lambda t: -1)).send(1)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 50).map(lambda n: n * 1_000_000), min_size=1, max_size=20), st.lists(st.integers(60, 1500), min_size=1, max_size=30))
 def test_bits_delivered_are_the_integral_of_the_rate(rates: list[int], sizes: list[int]) -> None:
     """A busy link: after the k-th packet the integral up to its arrival, and not a nanosecond before, covers the k packets."""
@@ -135,7 +135,7 @@ def test_room_left_over_is_not_saved_for_later() -> None:
     assert wire.times() == [2 * MS, 4 * MS]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=12), st.lists(st.tuples(st.integers(0, 20), st.integers(1, 1500)), min_size=1, max_size=25))
 def test_a_trace_against_the_rule_played_out_millisecond_by_millisecond(times: list[int], arrivals: list[tuple[int, int]]) -> None:
     times = sorted(times)
@@ -265,7 +265,7 @@ def test_new_settings_leave_what_is_queued_to_the_old_ones() -> None:
     assert wire.times() == [0, MS, 2 * MS, 3 * MS]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     rate=st.sampled_from([lambda: Constant(9_999_991), lambda: Varying(halves), lambda: Trace([0, 1, 1, 5])]),
     arrivals=st.lists(st.tuples(st.integers(0, 5), st.integers(40, 3000)), min_size=1, max_size=60),

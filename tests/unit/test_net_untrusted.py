@@ -69,14 +69,14 @@ def _give(frames: list[bytes], gso: int) -> Stack:
     return stack
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.binary(max_size=120), max_size=8), st.sampled_from((0, 1, 4, 5)))
 def test_any_bytes_are_counted_or_answered_but_never_raise(frames: list[bytes], gso: int) -> None:
     stack = _give(frames, gso)
     assert stack.interfaces[1].rx_packets >= len(frames)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     st.lists(st.tuples(st.sampled_from(FRAMES), st.lists(st.tuples(st.integers(0, 1 << 30), st.integers(0, 255)), max_size=4), st.integers(0, 60)), max_size=6),
     st.sampled_from((0, 0, 1, 4, 5)),

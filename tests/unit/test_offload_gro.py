@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP, UDP, IPOption_NOP
 from scapy.layers.inet6 import IPv6
@@ -394,7 +394,6 @@ def seen(frames: list[RxFrame]) -> list[tuple[bytes, int, int, int]]:
 
 
 @pytest.mark.skipif(not native.HAVE_C, reason=native.reason)
-@settings(deadline=None)
 @given(batches())
 def test_c_and_python_coalesce_alike(batch: tuple[list[bytes], int]) -> None:
     frames, link_header = batch

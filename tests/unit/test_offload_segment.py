@@ -261,7 +261,7 @@ def test_c_and_python_cut_alike(frame: TxFrame) -> None:
 
 
 @needs_c
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 70000), st.integers(1, 65483), st.lists(st.integers(0, 70000), max_size=5))
 def test_c_and_python_cut_large_frames_alike(size: int, gso_size: int, cuts: list[int]) -> None:
     gso_size = max(gso_size, size // 500)

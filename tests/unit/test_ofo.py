@@ -44,7 +44,7 @@ def check(queue: OfoQueue) -> None:
     black_height(queue.root)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from(["add", "add", "add", "first", "last", "middle", "replace"]), st.integers(0, 400)), max_size=120))
 def test_list_and_tree_agree_and_the_tree_stays_balanced(steps: list[tuple[str, int]]) -> None:
     queue = OfoQueue()

@@ -289,7 +289,7 @@ def test_purging_gives_buffers_and_memory_back() -> None:
 # ---------------------------------------------------------------- any order
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     pieces=st.lists(st.tuples(st.integers(0, 1999), st.integers(1, 700)), min_size=1, max_size=40),
     reads=st.lists(st.integers(1, 900), max_size=10),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytcp.tcp import const, input, mtu, sendmsg, slab, tsq, xmit
@@ -214,7 +214,7 @@ def run(script: list[tuple[Any, ...]], complete: str, **fields: Any) -> None:
     assert held <= {id(world.sk.slab)}, "every slab but the one being filled is back in the pool"
 
 
-relaxed = settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+relaxed = settings(max_examples=200)
 scripts = st.lists(steps, min_size=5, max_size=60)
 
 

@@ -279,7 +279,7 @@ def converse(steps: list[tuple[str, int]], tracer: Doubting, **fields: Any) -> N
 STEPS = st.tuples(st.sampled_from(["write", "more", "message", "ack", "window", "cwnd", "rate", "nonagle"]), st.integers(1, 20_000))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(STEPS, max_size=40), st.sampled_from([65_000, 4500]))
 @example([("write", 1), ("write", 1), ("write", 1), ("message", 13864), ("window", 2944), ("nonagle", 8), ("write", 134), ("ack", 1), ("ack", 1)], 65_000)
 def test_the_reason_of_a_size_is_true_whatever_happens(steps: list[tuple[str, int]], gso_max_size: int) -> None:
