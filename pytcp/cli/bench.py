@@ -13,7 +13,7 @@ from pytcp.cli import screen
 from pytcp.cli.main import run_command
 
 WHAT = ("bulk", "rr", "rpc", "conn", "idle", "checksum", "all")
-HEADINGS = ("", "pytcp", "aim", "bare loop", "pytcp is", "kernel/veth", "pytcp is")
+HEADINGS = ("", "pytcp", "aim", "bare loop", "ratio", "kernel", "ratio")
 
 
 class Row(NamedTuple):
@@ -26,18 +26,18 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("bulk out, 1 MiB sends (Gbit/s)", "bulk_out_gbps", "{:.1f}", ">= 10"),
+    Row("bulk out (Gbit/s)", "bulk_out_gbps", "{:.1f}", ">= 10"),
     Row("bulk in (Gbit/s)", "bulk_in_gbps", "{:.1f}", ">= 12"),
     Row("1-byte round trip, p50 (us)", "rr_p50_us", "{:.0f}", "<= 100"),
     Row("1-byte round trip, p99 (us)", "rr_p99_us", "{:.0f}", ""),
     Row("1-byte round trips per s", "rr_per_s", "{:,.0f}", ""),
     Row("80 KB RPCs per s", "rpc_per_s", "{:,.0f}", ">= 4,000"),
     Row("connect + close per s", "conn_per_s", "{:,.0f}", ">= 2,500"),
-    Row("bytes per idle connection", "idle_bytes_per_conn", "{:,.0f}", "about 4,000"),
+    Row("bytes per idle connection", "idle_bytes_per_conn", "{:,.0f}", "~ 4,000"),
     Row("processor share, all idle", "idle_cpu", "{:.2%}", "near 0"),
     Row("full garbage collection (ms)", "idle_gc_ms", "{:.0f}", ""),
     Row("checksum of 64 KiB (Gbit/s)", "checksum_gbps", "{:.1f}", ""),
-    Row("the same in pure Python (Gbit/s)", "checksum_py_gbps", "{:.1f}", ""),
+    Row("in pure Python (Gbit/s)", "checksum_py_gbps", "{:.1f}", ""),
 )
 
 
@@ -89,9 +89,8 @@ def command(
     click.echo("\n".join(screen.table(rows, right=range(1, len(HEADINGS)))))
     machine = report["machine"]
     click.echo(
-        f"medians of {runs} interleaved runs of {seconds:g} s; {machine['processors']} processors, Linux {machine['kernel']}, Python {machine['python']}"
-        + "; no processor halts" * no_halt
-        + "".join(f"; {word}" for word in sysctls)
+        f"medians of {runs} interleaved runs of {seconds:g} s; {machine['processors']} processors{' that do not halt' * no_halt}\n"
+        f"Linux {machine['kernel']}, Python {machine['python']}" + "".join(f", {word}" for word in sysctls)
     )
     return 0
 
