@@ -204,7 +204,7 @@ def test_the_benchmarks_ratios_are_ours_over_theirs() -> None:
 def test_what_a_yardstick_has_not_stays_empty_and_what_was_not_measured_has_no_line() -> None:
     figures = {"idle_bytes_per_conn": 4000.0, "bare_loop": {"idle_bytes_per_conn": None}, "kernel_veth": {}}
     row = next(row for row in ROWS if row.key == "idle_bytes_per_conn")
-    assert cells(row, figures) == [row.label, "4,000", "about 4,000", "", "", "", ""]
+    assert cells(row, figures) == [row.label, "4,000", "~ 4,000", "", "", "", ""]
     assert cells(ROWS[0], figures) is None
 
 
