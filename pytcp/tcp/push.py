@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import gates, tsq, xmit
-from .const import FIN, MSG_MORE, MSG_OOB, NAGLE_CORK, NAGLE_OFF, NAGLE_PUSH, PSH
+from . import gates, timers, tsq, xmit
+from .const import CLOSE, FIN, MSG_MORE, MSG_OOB, NAGLE_CORK, NAGLE_OFF, NAGLE_PUSH, PSH
 
 if TYPE_CHECKING:
     from .skb import Skb
@@ -61,7 +61,9 @@ def push(sk: Sock, flags: int, mss_now: int, nonagle: int, size_goal: int) -> No
             return
     if flags & MSG_MORE:
         nonagle = NAGLE_CORK
-    xmit.push_pending_frames(sk, mss_now, nonagle)
+    # xmit.push_pending_frames, where something is queued
+    if sk.state != CLOSE and xmit.write_xmit(sk, mss_now, nonagle, 0):
+        timers.check_probe_timer(sk)
 
 
 def should_autocork(sk: Sock, skb: Skb, size_goal: int) -> bool:

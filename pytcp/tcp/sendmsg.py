@@ -161,8 +161,7 @@ def _raise_pending(sk: Sock) -> None:
 
 
 def entail(sk: Sock, skb: Skb) -> None:
-    """Put a new, empty skb at the end of the write queue."""
-    skb.seq = skb.end_seq = sk.write_seq
+    """Put a new, empty skb, made for `write_seq`, at the end of the write queue."""
     sk.write_queue.append(skb)
     sk.wmem_queued += skb.truesize
     pages = sk.forward_alloc - skb.truesize

@@ -118,6 +118,15 @@ def transmit_skb(sk: Sock, skb: Skb) -> int:
         th = established_header(sk, flags, skb.seq, length, urg)
     if sk.md5 is not None:
         th = md5.signed(sk, th, skb.frags)
+    truesize = skb.truesize
+    sk.wmem_alloc += truesize
+    skb.in_host += 1
+    throttled = sk.tsq_throttled
+    if throttled:
+        # a host that completes inside the call must not start another round of sending in the middle of ours
+        sk.tsq_throttled = False
+    error = host.transmit(sk, th, skb.frags, length, skb, skb.gso_size, truesize, ip_ecn)
+    # books the host does not look at, whatever its answer: the frame need not wait for them
     if flags & ACK:
         delack.event_ack_sent(sk, 1)
     if length:
@@ -130,14 +139,6 @@ def transmit_skb(sk: Sock, skb: Skb) -> int:
     sk.segs_out += pcount
     if skb.end_seq > sk.snd_nxt or skb.seq == skb.end_seq:
         sk.mib.TcpOutSegs += pcount
-    truesize = skb.truesize
-    sk.wmem_alloc += truesize
-    skb.in_host += 1
-    throttled = sk.tsq_throttled
-    if throttled:
-        # a host that completes inside the call must not start another round of sending in the middle of ours
-        sk.tsq_throttled = False
-    error = host.transmit(sk, th, skb.frags, length, skb, skb.gso_size, truesize, ip_ecn)
     if error:
         sk.wmem_alloc -= truesize
         skb.in_host -= 1
@@ -328,7 +329,7 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
             quota = max_segs
             why = "autosize"
         # two segments of a jumbo MSS may be more than an IPv4 packet can hold
-        if quota * mss > length and skb.next is not None and sysctl.grow_skb and quota * mss <= sk.gso_max_size:
+        if skb.next is not None and quota * mss > length and sysctl.grow_skb and quota * mss <= sk.gso_max_size:
             grow(sk, skb, quota * mss)
             length = skb.length
         if length <= mss:
@@ -396,7 +397,7 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
             if held:
                 gate = TSQ
                 break
-        if skb.seq == skb.end_seq:
+        if not length and skb.seq == skb.end_seq:
             gate = APP
             break
         if transmit_skb(sk, skb):
