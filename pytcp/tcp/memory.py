@@ -86,7 +86,7 @@ class RxChunk:
             # `keep_payload` for what is copied out
             self.parts = [(bytes(seg.payload), None)]
         else:
-            self.parts = [keep_payload(seg)] if length else []
+            self.parts = [keep_payload(seg, rx)] if length else []
 
     def copy_range(self, start: int, end: int) -> bytes:
         """Payload bytes of sequence numbers [start, end)."""
@@ -103,11 +103,8 @@ class RxChunk:
         return f"<RxChunk {self.seq}:{self.end_seq} truesize {self.truesize} frags {self.nr_frags}>"
 
 
-def keep_payload(seg: Segment) -> tuple[Any, Any]:
-    """The payload in a form that may outlive the call, and the device buffer it pins (or None)."""
-    rx = seg.rx
-    if rx is None:
-        return seg.payload, None
+def keep_payload(seg: Segment, rx: Any) -> tuple[Any, Any]:
+    """The payload, which points into device buffer `rx`, in a form that may outlive the call, and the buffer it pins (or None)."""
     if seg.length * KEEP_SHARE < len(rx.mem):
         return bytes(seg.payload), None
     rx.taken += 1
@@ -232,10 +229,8 @@ def coalesce_segment(sk: Sock, to: RxChunk, seg: Segment) -> bool:
         to.truesize += delta
         sk.rmem_alloc += delta
         sk.forward_alloc -= delta
-        if seg.rx is None:
-            to.parts.append((seg.payload, None))
-        else:
-            to.parts.append(keep_payload(seg))
+        rx = seg.rx
+        to.parts.append((seg.payload, None) if rx is None else keep_payload(seg, rx))
     to.length += length
     to.end_seq = seg.end_seq
     if seg.flags & 1:
