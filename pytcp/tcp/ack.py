@@ -40,7 +40,6 @@ from .const import (
     CA_CWR,
     CA_OPEN,
     CA_RECOVERY,
-    EVER_RETRANS,
     LOST,
     RETRANS,
     SACKED_ACKED,
@@ -78,6 +77,10 @@ if TYPE_CHECKING:
 
 __all__ = ["FLAG_DATA", "FLAG_NO_CHALLENGE_ACK", "FLAG_SLOWPATH", "FLAG_UPDATE_TS_RECENT", "tcp_ack"]
 
+# an skb with one of these gives no RTT sample when it is acknowledged
+_UNSAMPLED = RETRANS | SACKED_ACKED
+# an ACK with one of these was not held back by the peer's delayed-ACK timer
+_AT_ONCE = FLAG_CA_ALERT | FLAG_SYN_ACKED
 
 # tcp_ack never nests: one sample serves every ACK of the process
 _sample = AckSample()
@@ -95,7 +98,10 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
     prior_delivered = sk.delivered
     prior_lost = sk.lost
     rs = _sample
-    rs.begin(prior_packets - sk.sacked_out - sk.lost_out + sk.retrans_out)
+    rs.prior_in_flight = prior_packets - sk.sacked_out - sk.lost_out + sk.retrans_out
+    rs.prior_delivered = 0
+    rs.prior_us = 0
+    rs.first_sackt_us = 0
 
     if ack <= prior_una:
         if ack < prior_una:
@@ -109,9 +115,6 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
         sk.retransmits = 0
     prior_fack = sack.highest_sack_seq(sk) if sk.sacked_out and sk.sack_ok else prior_una
 
-    if flag & FLAG_UPDATE_TS_RECENT:
-        paws.replace_ts_recent(sk, seg)
-
     if flag & (FLAG_SLOWPATH | FLAG_SND_UNA_ADVANCED) == FLAG_SND_UNA_ADVANCED:
         # header prediction matched: the window is as it was
         sk.snd_wl1 = seg.seq
@@ -120,12 +123,16 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
         flag |= FLAG_WIN_UPDATE
         sk.mib.TCPHPAcks += 1
     else:
+        # (only the slow path asks for it)
+        if flag & FLAG_UPDATE_TS_RECENT:
+            paws.replace_ts_recent(sk, seg)
         if seg.seq != seg.end_seq:
             flag |= FLAG_DATA
         else:
             sk.mib.TCPPureAcks += 1
         flag |= _update_window(sk, seg, ack)
         if seg.sack and sk.sack_ok:
+            rs.begin_sacks()
             flag |= sack.tag_write_queue(sk, seg, prior_una, rs)
             sk.delivered += rs.sack_delivered
         if sk.ecn_flags:
@@ -137,7 +144,7 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
 
     sk.sk_err_soft = 0
     sk.probes_out = 0
-    sk.rcv_tstamp_ns = sk.host.now_ns
+    sk.rcv_tstamp_ns = now = sk.host.now_ns
     if not prior_packets:
         if sk.trace is not None:
             tracing.ack(sk.trace, sk, seg, 0, -1)
@@ -149,7 +156,8 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
             tlp.process_ack(sk, ack, flag, rs)
         return 1
 
-    flag = _clean_rtx_queue(sk, prior_fack, prior_una, flag, rs)
+    now_us = now // 1000
+    flag = _clean_rtx_queue(sk, prior_fack, prior_una, flag, now_us, rs)
     if sk.trace is not None:
         tracing.ack(sk.trace, sk, seg, sk.delivered - prior_delivered, rs.rtt_us)
     if sk.rack_dsack_seen or (sk.rack_reo_wnd_steps != 1 and not sk.rack_reo_wnd_persist):
@@ -165,12 +173,26 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
             dupacks = max(1, seg.nsegs)
         rexmit, flag = retransmit.fastretrans_alert(sk, prior_una, dupacks, flag)
     if flag & FLAG_SET_XMIT_TIMER:
-        timers.set_xmit_timer(sk)
+        # a loss probe if one makes sense, else the RTO
+        if not sk.packets_out:
+            timers.clear_rtx(sk)
+        elif not tlp.schedule(sk, True):
+            timers.rearm_rto(sk)
     delivered = _newly_delivered(sk, prior_delivered, flag)
-    lost = sk.lost - prior_lost
-    rs.is_ack_delayed = bool(flag & FLAG_ACK_MAYBE_DELAYED)
-    rate.gen(sk, delivered, lost, reneged, rs)
-    _cong_control(sk, ack, delivered, lost, flag, rs)
+    rate.gen(sk, delivered, reneged, now_us, rs)
+    ca = sk.ca
+    if ca.has_cong_control:
+        rs.acked_sacked = delivered
+        rs.losses = sk.lost - prior_lost
+        ca.cong_control(sk, ack, flag, rs)
+    else:
+        if sk.ca_state != CA_OPEN and sk.ca_state in (CA_CWR, CA_RECOVERY):
+            prr.cwnd_reduction(sk, delivered, sk.lost - prior_lost, bool(flag & FLAG_SND_UNA_ADVANCED))
+        elif flag & FLAG_DATA_ACKED or (flag & FLAG_FORWARD_PROGRESS and sk.reordering > sk.sysctl.tcp_reordering):
+            ca.cong_avoid(sk, ack, delivered)
+            # an application-limited flow that keeps being acknowledged does not decay
+            sk.cwnd_stamp = now
+        pacing.update_rate(sk)
     if rexmit:
         retransmit.xmit_recovery(sk, rexmit)
     return 1
@@ -185,6 +207,7 @@ def _old_ack(sk: Sock, seg: Segment, flag: int, rs: AckSample, prior_delivered: 
         return -1
     if seg.sack and sk.sack_ok:
         prior_una = sk.snd_una
+        rs.begin_sacks()
         flag |= sack.tag_write_queue(sk, seg, prior_una, rs)
         if sk.trace is not None:
             tracing.ack(sk.trace, sk, seg, sk.delivered - prior_delivered, -1)
@@ -227,10 +250,8 @@ def _update_window(sk: Sock, seg: Segment, ack: int) -> int:
     return flag
 
 
-def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, rs: AckSample) -> int:
+def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, now_us: int, rs: AckSample) -> int:
     """Free what is acknowledged; take RTT samples; returns the flags found."""
-    host = sk.host
-    now_us = host.now_ns // 1000
     una = sk.snd_una
     queue = sk.rtx_queue
     tsorted = sk.tsorted
@@ -244,48 +265,48 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, rs: A
     skb = queue.head
     while skb is not None:
         start_seq = skb.seq
+        end_seq = skb.end_seq
         sacked = skb.sacked
-        pcount = skb.pcount
-        if skb.end_seq > una:
-            if pcount <= 1 or una <= start_seq:
+        acked = skb.pcount
+        if end_seq > una:
+            if acked <= 1 or una <= start_seq:
                 break
             acked = _tso_acked(sk, skb)
             if not acked:
                 break
             fully_acked = False
-        else:
-            acked = pcount
         tx_us = skb.tx_ns // 1000
-        if sacked & SACKED_RETRANS:
-            sk.retrans_out -= acked
-            flag |= FLAG_RETRANS_DATA_ACKED
-        elif sacked & EVER_RETRANS:
-            flag |= FLAG_RETRANS_DATA_ACKED
-        elif not sacked & SACKED_ACKED:
+        if not sacked & _UNSAMPLED:
             last_us = tx_us
             if not first_us:
                 first_us = tx_us
-            if start_seq < reord:
-                reord = start_seq
-            if skb.end_seq <= sk.high_seq:
+                if start_seq < reord:
+                    reord = start_seq
+            if end_seq <= sk.high_seq:
                 flag |= FLAG_ORIG_SACK_ACKED
-        if sacked & SACKED_ACKED:
-            sk.sacked_out -= acked
+        elif sacked & RETRANS:
+            flag |= FLAG_RETRANS_DATA_ACKED
+            if sacked & SACKED_RETRANS:
+                sk.retrans_out -= acked
+        if sacked:
+            if sacked & SACKED_ACKED:
+                sk.sacked_out -= acked
+            elif sack_ok:
+                sk.delivered += acked
+                if not (sacked & RETRANS and undo.echo_before(sk, tx_us // 1000)):
+                    # (an echo older than the retransmission: the original was acknowledged)
+                    rack.advance(sk, sacked, end_seq, tx_us)
+            if sacked & LOST:
+                sk.lost_out -= acked
         elif sack_ok:
             sk.delivered += acked
-            if not sacked:
-                # rack.advance for a segment sent once
-                sk.rack_advanced = True
-                sk.rack_rtt_us = now_us - tx_us
-                mstamp = sk.rack_mstamp_us
-                if tx_us > mstamp or (tx_us == mstamp and skb.end_seq > sk.rack_end_seq):
-                    sk.rack_mstamp_us = tx_us
-                    sk.rack_end_seq = skb.end_seq
-            elif not (sacked & RETRANS and undo.echo_before(sk, tx_us // 1000)):
-                # (an echo older than the retransmission: the original was acknowledged)
-                rack.advance(sk, sacked, skb.end_seq, tx_us)
-        if sacked & LOST:
-            sk.lost_out -= acked
+            # rack.advance for a segment sent once
+            sk.rack_advanced = True
+            sk.rack_rtt_us = now_us - tx_us
+            mstamp = sk.rack_mstamp_us
+            if tx_us > mstamp or (tx_us == mstamp and end_seq > sk.rack_end_seq):
+                sk.rack_mstamp_us = tx_us
+                sk.rack_end_seq = end_seq
         sk.packets_out -= acked
         pkts_acked += acked
         if skb.stamp is not None:
@@ -320,21 +341,22 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, rs: A
             nxt.prev = None
             skb.next = None
         queue.qlen -= 1
-        sk.wmem_queued -= skb.truesize
-        pages = sk.forward_alloc + skb.truesize
+        truesize = skb.truesize
+        sk.wmem_queued -= truesize
+        pages = sk.forward_alloc + truesize
         sk.forward_alloc = pages if pages < 4096 else pages & 4095
         if skb.slabs:
             skb.free_slabs()
         skb = nxt
-    if queue.head is None:
+    if skb is None:
         chrono_stop(sk, BUSY)
         if sack_ok:
             # an RTO that resends an skb whose retransmission an undo left out counts it twice, until here
             sk.retrans_out = 0
+    elif skb.sacked & SACKED_ACKED:
+        flag |= FLAG_SACK_RENEGING
     if prior_una <= sk.snd_up <= una:
         sk.snd_up = una
-    if skb is not None and skb.sacked & SACKED_ACKED:
-        flag |= FLAG_SACK_RENEGING
 
     seq_rtt = sack_rtt = ca_rtt = -1
     if first_us and not flag & FLAG_RETRANS_DATA_ACKED:
@@ -346,20 +368,21 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, rs: A
             and not prior_sacked
             and una - prior_una < sk.mss_cache
             and rs.prior_delivered + 1 == sk.delivered
-            and not flag & (FLAG_CA_ALERT | FLAG_SYN_ACKED)
+            and not flag & _AT_ONCE
         ):
             flag |= FLAG_ACK_MAYBE_DELAYED
+    rs.is_ack_delayed = maybe_delayed = flag & FLAG_ACK_MAYBE_DELAYED != 0
     if rs.first_sackt_us:
         sack_rtt = now_us - rs.first_sackt_us
         ca_rtt = now_us - rs.last_sackt_us
-    if seq_rtt < 0 and sack_rtt < 0 and flag & FLAG_ACKED and sk.tstamp_ok and sk.rcv_tsecr:
-        # only retransmitted data was acknowledged: the timestamp echo tells what Karn's rule forbids
-        seq_rtt = ca_rtt = rtt.tsecr_rtt_us(sk)
     if seq_rtt < 0:
-        seq_rtt = sack_rtt
-    updated = seq_rtt >= 0
-    if updated:
-        rtt.sample(sk, bool(flag & FLAG_ACK_MAYBE_DELAYED), seq_rtt, ca_rtt)
+        if sack_rtt < 0 and flag & FLAG_ACKED and sk.tstamp_ok and sk.rcv_tsecr:
+            # only retransmitted data was acknowledged: the timestamp echo tells what Karn's rule forbids
+            seq_rtt = ca_rtt = rtt.tsecr_rtt_us(sk)
+        if seq_rtt < 0:
+            seq_rtt = sack_rtt
+    if seq_rtt >= 0:
+        rtt.sample(sk, maybe_delayed, seq_rtt, ca_rtt)
 
     if flag & FLAG_ACKED:
         flag |= FLAG_SET_XMIT_TIMER
@@ -373,7 +396,7 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, rs: A
         elif reord < prior_fack:
             # data below FACK arrived late: the network reorders
             sack.check_reordering(sk, reord, False)
-    elif skb is not None and updated and sack_rtt >= 0 and sack_rtt > now_us - skb.tx_ns // 1000:
+    elif skb is not None and seq_rtt >= 0 and sack_rtt >= 0 and sack_rtt > now_us - skb.tx_ns // 1000:
         # the sample shortened the RTO, and the head is younger than the sample: restart the timer
         flag |= FLAG_SET_XMIT_TIMER
     rs.rtt_us = ca_rtt
@@ -388,18 +411,3 @@ def _tso_acked(sk: Sock, skb: Skb) -> int:
     retransmit.trim_head(sk, skb, sk.snd_una - skb.seq)
     tso.set_pcount(skb, mss)
     return before - skb.pcount
-
-
-def _cong_control(sk: Sock, ack: int, delivered: int, lost: int, flag: int, rs: AckSample) -> None:
-    """Let the congestion control answer this ACK, or PRR while the window is being reduced."""
-    ca = sk.ca
-    if ca.has_cong_control:
-        ca.cong_control(sk, ack, flag, rs)
-        return
-    if sk.ca_state == CA_CWR or sk.ca_state == CA_RECOVERY:
-        prr.cwnd_reduction(sk, delivered, lost, bool(flag & FLAG_SND_UNA_ADVANCED))
-    elif flag & (FLAG_FORWARD_PROGRESS if sk.reordering > sk.sysctl.tcp_reordering else FLAG_DATA_ACKED):
-        ca.cong_avoid(sk, ack, delivered)
-        # an application-limited flow that keeps being acknowledged does not decay
-        sk.cwnd_stamp = sk.host.now_ns
-    pacing.update_rate(sk)

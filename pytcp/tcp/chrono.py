@@ -19,20 +19,26 @@ SNDBUF_LIMITED = 3
 
 
 def _switch(sk: Sock, kind: int) -> None:
+    """Another one runs from here, or none; what the last one has counted is added, which within a tick is nothing."""
     tick = sk.sysctl.tick_ns
     now_us = sk.host.now_ns // tick * tick // 1000
-    old = sk.chrono_kind
-    if old:
+    us = now_us - sk.chrono_start_us
+    if us:
         if sk.chrono_us is None:
             sk.chrono_us = [0, 0, 0]
-        sk.chrono_us[old - 1] += now_us - sk.chrono_start_us
-    sk.chrono_start_us = now_us
+        sk.chrono_us[sk.chrono_kind - 1] += us
+        sk.chrono_start_us = now_us
     sk.chrono_kind = kind
 
 
 def start(sk: Sock, kind: int) -> None:
     """A higher kind overrides a lower one; a lower one never interrupts a higher one."""
-    if kind > sk.chrono_kind:
+    running = sk.chrono_kind
+    if not running:
+        tick = sk.sysctl.tick_ns
+        sk.chrono_start_us = sk.host.now_ns // tick * tick // 1000
+        sk.chrono_kind = kind
+    elif kind > running:
         _switch(sk, kind)
 
 

@@ -27,18 +27,16 @@ UNPACED_SEGS = 10
 
 def update_rate(sk: Sock) -> None:
     """Recompute sk_pacing_rate, bytes/s, after an ACK (classic congestion controls)."""
-    # mss·cwnd/srtt with srtt_us times 8, in units of percent
-    rate = sk.mss_cache * 8_000_000
     cwnd = sk.snd_cwnd
-    if cwnd < sk.snd_ssthresh >> 1:
-        rate *= sk.sysctl.tcp_pacing_ss_ratio
-    else:
-        rate *= sk.sysctl.tcp_pacing_ca_ratio
+    percent = sk.sysctl.tcp_pacing_ss_ratio if cwnd < sk.snd_ssthresh >> 1 else sk.sysctl.tcp_pacing_ca_ratio
     packets = sk.packets_out
-    rate = rate // 100 * (cwnd if cwnd > packets else packets)
-    if sk.srtt_us:
-        rate //= sk.srtt_us
-    sk.pacing_rate = rate if rate < sk.max_pacing_rate else sk.max_pacing_rate
+    # mss·cwnd/srtt: 8 · 10^6 as srtt is kept times 8 and in us, over 100 for the percentage
+    rate = sk.mss_cache * 80_000 * percent * (cwnd if cwnd > packets else packets)
+    srtt = sk.srtt_us
+    if srtt:
+        rate //= srtt
+    most = sk.max_pacing_rate
+    sk.pacing_rate = rate if rate < most else most
 
 
 def check(sk: Sock) -> bool:

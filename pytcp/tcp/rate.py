@@ -57,16 +57,17 @@ class AckSample:
         self.last_sackt_us = 0
         self.last_tx_ns = 0
         self.sack_flag = 0
-        self.begin(0)
-
-    def begin(self, prior_in_flight: int) -> None:
-        """Forget the last ACK. Fields that the rooms always set before reading are left alone."""
-        self.prior_in_flight = prior_in_flight
+        # what tcp_ack forgets with every ACK; the other fields are always set before they are read
+        self.prior_in_flight = 0
         self.prior_delivered = 0
         self.prior_us = 0
+        self.first_sackt_us = 0
         self.rtt_us = -1
         self.is_ack_delayed = False
-        self.first_sackt_us = 0
+        self.begin_sacks()
+
+    def begin_sacks(self) -> None:
+        """Forget the SACKs of the last ACK that had some."""
         self.reord = NO_REORDER
         self.sack_delivered = 0
 
@@ -97,49 +98,44 @@ def skb_delivered(sk: Sock, skb: Skb, rs: AckSample) -> None:
         rs.is_retrans = skb.sacked & 0x80 != 0
         rs.last_end_seq = skb.end_seq
         rs.last_tx_ns = tx
-        sk.first_tx_us = tx // 1000
-        rs.snd_interval_us = sk.first_tx_us - skb.tx_first_us
+        sk.first_tx_us = tx_us = tx // 1000
+        rs.snd_interval_us = tx_us - skb.tx_first_us
     if skb.sacked & 0x01:
         # SACKed now, cumulatively acknowledged later: sampled once
         skb.tx_delivered_us = 0
 
 
-def gen(sk: Sock, delivered: int, lost: int, is_sack_reneg: bool, rs: AckSample) -> None:
+def gen(sk: Sock, delivered: int, is_sack_reneg: bool, now_us: int, rs: AckSample) -> None:
     """Finish the sample of this ACK and keep the best for tcp_info."""
-    if sk.app_limited and sk.delivered > sk.app_limited:
+    total = sk.delivered
+    if sk.app_limited and total > sk.app_limited:
         sk.app_limited = 0
-    now_us = sk.host.now_ns // 1000
     if delivered:
         sk.delivered_us = now_us
-    rs.acked_sacked = delivered
-    rs.losses = lost
-    if not rs.prior_us or is_sack_reneg:
+    prior_us = rs.prior_us
+    if not prior_us or is_sack_reneg:
         rs.delivered = -1
         rs.interval_us = -1
         rs.is_app_limited = rs.is_retrans = False
         return
-    rs.delivered = sk.delivered - rs.prior_delivered
+    rs.delivered = gained = total - rs.prior_delivered
     rs.delivered_ce = sk.delivered_ce
-    snd_us = rs.snd_interval_us
-    ack_us = now_us - rs.prior_us
-    rs.rcv_interval_us = ack_us
-    rs.interval_us = snd_us if snd_us > ack_us else ack_us
-    if rs.interval_us < sk.min_rtt_us:
+    rs.rcv_interval_us = interval_us = now_us - prior_us
+    if interval_us < rs.snd_interval_us:
+        interval_us = rs.snd_interval_us
+    if interval_us < sk.min_rtt_us:
         rs.interval_us = -1
         return
-    if not rs.is_app_limited or rs.delivered * sk.rate_interval_us >= sk.rate_delivered * rs.interval_us:
-        sk.rate_delivered = rs.delivered
-        sk.rate_interval_us = rs.interval_us
+    rs.interval_us = interval_us
+    if not rs.is_app_limited or gained * sk.rate_interval_us >= sk.rate_delivered * interval_us:
+        sk.rate_delivered = gained
+        sk.rate_interval_us = interval_us
         sk.rate_app_limited = rs.is_app_limited
 
 
 def check_app_limited(sk: Sock) -> None:
     """Mark the flow application-limited when a write finds the pipe not full and nothing waiting."""
-    if (
-        sk.write_seq - sk.snd_nxt < sk.mss_cache
-        and sk.wmem_alloc <= 577
-        and sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out < sk.snd_cwnd
-        and sk.lost_out <= sk.retrans_out
-    ):
+    if sk.write_seq - sk.snd_nxt < sk.mss_cache and sk.wmem_alloc <= 577 and sk.lost_out <= sk.retrans_out:
         in_flight = sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out
-        sk.app_limited = (sk.delivered + in_flight) or 1
+        if in_flight < sk.snd_cwnd:
+            sk.app_limited = (sk.delivered + in_flight) or 1

@@ -72,7 +72,8 @@ def update_rtt_min(sk: Sock, rtt_us: int, maybe_delayed: bool) -> None:
     `sk.min_rtt_us` is the lowest RTT of the last tcp_min_rtt_wlen seconds, UNKNOWN before any."""
     if maybe_delayed and rtt_us > sk.min_rtt_us:
         return
-    tick = sk.sysctl.tick_ns
+    sysctl = sk.sysctl
+    tick = sysctl.tick_ns
     now = sk.host.now_ns // tick
     # no time at all cannot have passed: it counts as a tick
     rtt_us = rtt_us or tick // 1000
@@ -84,41 +85,41 @@ def update_rtt_min(sk: Sock, rtt_us: int, maybe_delayed: bool) -> None:
     else:
         if type(known) is int:
             known = sk.rtt_min = WindowedMin(known, sk.min_rtt_us)
-        sk.min_rtt_us = known.update(sk.sysctl.tcp_min_rtt_wlen * sk.sysctl.hz, now, rtt_us)
+        sk.min_rtt_us = known.update(sysctl.tcp_min_rtt_wlen * sysctl.hz, now, rtt_us)
 
 
 def rtt_estimator(sk: Sock, mrtt_us: int) -> None:
     """Take one sample, us, into srtt and rttvar."""
     srtt = sk.srtt_us
-    m = mrtt_us
     if srtt:
-        m -= srtt >> 3
+        mdev = sk.mdev_us
+        m = mrtt_us - (srtt >> 3)
         srtt += m
         if m < 0:
-            m = -m
-            m -= sk.mdev_us >> 2
+            m = -m - (mdev >> 2)
             # a falling RTT should not raise the variance as much as a rising one
             if m > 0:
                 m >>= 3
         else:
-            m -= sk.mdev_us >> 2
-        sk.mdev_us += m
-        if sk.mdev_us > sk.mdev_max_us:
-            sk.mdev_max_us = sk.mdev_us
-            if sk.mdev_max_us > sk.rttvar_us:
-                sk.rttvar_us = sk.mdev_max_us
+            m -= mdev >> 2
+        mdev += m
+        sk.mdev_us = mdev
+        if mdev > sk.mdev_max_us:
+            sk.mdev_max_us = mdev
+            if mdev > sk.rttvar_us:
+                sk.rttvar_us = mdev
         if sk.snd_una > sk.rtt_seq:
             if sk.mdev_max_us < sk.rttvar_us:
                 sk.rttvar_us -= (sk.rttvar_us - sk.mdev_max_us) >> 2
             sk.rtt_seq = sk.snd_nxt
             sk.mdev_max_us = sk.rto_min_us
     else:
-        srtt = m << 3
-        sk.mdev_us = m << 1
+        srtt = mrtt_us << 3
+        sk.mdev_us = mrtt_us << 1
         sk.rttvar_us = max(sk.mdev_us, sk.rto_min_us)
         sk.mdev_max_us = sk.rttvar_us
         sk.rtt_seq = sk.snd_nxt
-    sk.srtt_us = max(1, srtt)
+    sk.srtt_us = srtt if srtt > 0 else 1
 
 
 def rto_from_srtt_ns(sk: Sock) -> int:
@@ -146,11 +147,14 @@ def sample(sk: Sock, maybe_delayed: bool, seq_rtt_us: int, ca_rtt_us: int) -> No
     The caller chose it: never-retransmitted cumulatively acknowledged data, else SACKed data, else
     the timestamp echo where only retransmitted data was acknowledged (RFC 7323 §4.3).
     """
-    update_rtt_min(sk, ca_rtt_us if ca_rtt_us >= 0 else seq_rtt_us, maybe_delayed)
+    least_us = ca_rtt_us if ca_rtt_us >= 0 else seq_rtt_us
+    if not maybe_delayed or least_us <= sk.min_rtt_us:
+        update_rtt_min(sk, least_us, maybe_delayed)
     rtt_estimator(sk, seq_rtt_us)
     tick = sk.sysctl.tick_ns
     rto = -(-((sk.srtt_us >> 3) + sk.rttvar_us) * 1000 // tick) * tick
-    sk.rto_ns = rto if rto < sk.rto_max_ns else sk.rto_max_ns
+    most = sk.rto_max_ns
+    sk.rto_ns = rto if rto < most else most
     sk.backoff = 0
 
 

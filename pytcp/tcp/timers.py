@@ -184,14 +184,6 @@ def rearm_rto(sk: Sock) -> None:
     arm_rtx(sk, PENDING_RETRANS, delay)
 
 
-def set_xmit_timer(sk: Sock) -> None:
-    """After an ACK: a loss probe if one makes sense, else the RTO."""
-    if not sk.packets_out:
-        clear_rtx(sk)
-    elif not tlp.schedule(sk, True):
-        rearm_rto(sk)
-
-
 def _rtx_timer(sk: Sock) -> None:
     what = sk.pending
     sk.rtx_deadline = NEVER

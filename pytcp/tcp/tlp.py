@@ -23,16 +23,24 @@ def schedule(sk: Sock, advancing_rto: bool) -> bool:
     if sk.fastopen is not None and sk.fastopen.request is not None:
         # no probes before the handshake's last ACK
         return False
-    if not sk.packets_out or not sk.sack_ok or sk.sysctl.tcp_early_retrans not in (3, 4):
+    packets = sk.packets_out
+    if not packets or not sk.sack_ok or sk.sysctl.tcp_early_retrans not in (3, 4):
         return False
     if sk.srtt_us:
         # two round trips; one segment alone may be waiting for the peer's delayed ACK
-        timeout_us = (sk.srtt_us >> 2) + (sk.rto_min_us if sk.packets_out == 1 else 2000)
+        timeout_ns = ((sk.srtt_us >> 2) + (sk.rto_min_us if packets == 1 else 2000)) * 1000
     else:
-        timeout_us = 1_000_000
-    rto_us = sk.rto_ns // 1000 if advancing_rto else timers.rto_delta_us(sk)
+        timeout_ns = 1_000_000_000
+    rto_ns = sk.rto_ns
+    if not advancing_rto:
+        # what is left of it for the oldest unacknowledged segment
+        head = sk.rtx_queue.head
+        if head is not None:
+            rto_ns += head.tx_ns - sk.host.now_ns
+    if 1000 <= rto_ns < timeout_ns:
+        timeout_ns = rto_ns // 1000 * 1000
     # the wheel rounds to ticks, so there is no need to do it here
-    timers.arm_rtx(sk, PENDING_LOSS_PROBE, (rto_us if 0 < rto_us < timeout_us else timeout_us) * 1000)
+    timers.arm_rtx(sk, PENDING_LOSS_PROBE, timeout_ns)
     return True
 
 
