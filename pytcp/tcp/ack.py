@@ -90,7 +90,7 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
     """Process SEG.ACK. 1: acceptable; 0: old but harmless; -1: unacceptable, answered, drop it.
 
     `seg.seq`, `seg.ack`, `seg.end_seq` are unwrapped. `flag`: FLAG_SLOWPATH unless header prediction
-    matched, FLAG_UPDATE_TS_RECENT if the segment's timestamp may be taken over, FLAG_NO_CHALLENGE_ACK.
+    matched, with it FLAG_UPDATE_TS_RECENT if the segment's timestamp may be taken over, FLAG_NO_CHALLENGE_ACK.
     """
     prior_una = sk.snd_una
     ack = seg.ack
@@ -98,7 +98,9 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
     prior_delivered = sk.delivered
     prior_lost = sk.lost
     rs = _sample
-    rs.prior_in_flight = prior_packets - sk.sacked_out - sk.lost_out + sk.retrans_out
+    ca = sk.ca
+    if ca.has_cong_control:
+        rs.prior_in_flight = prior_packets - sk.sacked_out - sk.lost_out + sk.retrans_out
     rs.prior_delivered = 0
     rs.prior_us = 0
     rs.first_sackt_us = 0
@@ -180,7 +182,6 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
             timers.rearm_rto(sk)
     delivered = _newly_delivered(sk, prior_delivered, flag)
     rate.gen(sk, delivered, reneged, now_us, rs)
-    ca = sk.ca
     if ca.has_cong_control:
         rs.acked_sacked = delivered
         rs.losses = sk.lost - prior_lost

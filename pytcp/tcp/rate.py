@@ -57,8 +57,8 @@ class AckSample:
         self.last_sackt_us = 0
         self.last_tx_ns = 0
         self.sack_flag = 0
-        # what tcp_ack forgets with every ACK; the other fields are always set before they are read
         self.prior_in_flight = 0
+        # what tcp_ack forgets with every ACK; the other fields are always set before they are read
         self.prior_delivered = 0
         self.prior_us = 0
         self.first_sackt_us = 0
