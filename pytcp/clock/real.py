@@ -9,10 +9,10 @@ CLOCK_MONOTONIC, the clock of `heap.now_ns`, so no conversion between clocks is 
 After a burst of passes the tasks have their turn even when frames are left: the programs are tasks of
 the same loop, and a bulk transfer must not starve the reader it feeds.
 
-A sleeper takes tens of microseconds to wake, more in a virtual machine, whose processors halt. So after a short wait
-the loop looks for pytcp.halt_poll microseconds before it sleeps, as Linux's haltpoll governor does in a guest: who answers
-at once finds it awake, and where nobody does it sleeps at once from then on. With net.core.busy_poll (as on Linux 0, off,
-unless set) it looks for so long after every pass.
+A sleeper takes tens of microseconds to wake, more in a virtual machine, whose processors halt. So after a wait that
+was short enough the loop polls for pytcp.halt_poll microseconds before it sleeps, as Linux's haltpoll governor does in a
+guest: who answers at once finds it awake, and after polling in vain it sleeps at once until waits are short again. With
+net.core.busy_poll (as on Linux 0, off, unless set) it polls until so long after the last frame, timer or call.
 
 trio protects its loop from Ctrl-C: KeyboardInterrupt is raised in the program's main task, where it
 can be handled, and never in the middle of a pass.
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import time
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 BURST = 4  # passes in a row, when kicks keep asking for them, before program tasks get a turn
 
-_CPUS = len(os.sched_getaffinity(0))  # on a single one nobody could answer while we look
+_WAKE_NS = 25_000  # what a short sleep is longer than the wait for its event: the sleeper has to wake
 _CLOCK_MONOTONIC = 1
 _TFD_TIMER_ABSTIME = 1
 _NS = 1_000_000_000
@@ -73,15 +74,20 @@ class RealRuntime(Runtime):
     """Drives a stack in real time: `await nursery.start(runtime.run)`, or `nursery.start_soon`."""
 
     def __init__(self, heap: TimerHeap | None = None, *, budget: int = BUDGET, burst: int = BURST) -> None:
+        """budget: frames per link and pass. burst: passes in a row. Raises ValueError for less than one."""
+        if budget < 1 or burst < 1:
+            raise ValueError("budget and burst are positive")
         super().__init__(heap, budget=budget)
         self.burst = burst
+        self.loop: DeviceLoop | None = None  # which serves it, while it runs
         self._in_pass = False
         self._failed: BaseException | None = None  # what a callback raised
-        self.loop: DeviceLoop | None = None  # which serves it, while it runs
-        self._task: trio.lowlevel.Task | None = None  # which runs it
-        self._fds: dict[int, int] = {}  # descriptors of the links, by identity: a closed link has none
+        self._task: trio.lowlevel.Task | None = None  # which runs it, while it is parked
+        self._devices: select.epoll | None = None  # the timer's and the links' descriptors, while it runs
+        self._watched: dict[int, tuple[Link, int]] = {}  # links in there by identity, with their descriptors: a closed link has none
         self._timerfd: TimerFd | None = None
         self._armed = NEVER
+        self._alone = False  # on a single processor nobody could answer while we poll
         self.now()
 
     def now(self) -> int:
@@ -95,7 +101,7 @@ class RealRuntime(Runtime):
         if not self.kicked:
             self.kicked = True
             if self.loop is not None and not self._in_pass:
-                self.loop.kicked()
+                self.loop.wake()
 
     def add_link(self, link: Link) -> None:
         super().add_link(link)
@@ -103,49 +109,77 @@ class RealRuntime(Runtime):
 
     def remove_link(self, link: Link) -> None:
         super().remove_link(link)
-        fd = self._fds.pop(id(link), None)
-        if fd is not None and self.loop is not None:
-            self.loop.remove(fd)
+        _, fd = self._watched.pop(id(link), (link, -1))
+        if fd < 0 or self._devices is None:
+            return
+        if link.fileno() == fd:
+            self._devices.unregister(fd)
+        else:
+            # it was closed before: its number may be another's, and whoever has a duplicate keeps it in the epoll
+            self._renew()
 
     def _watch(self, link: Link) -> None:
         fd = link.fileno()
-        if self.loop is not None and fd >= 0:
-            self.loop.add(fd, self)
-            self._fds[id(link)] = fd
+        if self._devices is not None and fd >= 0:
+            self._devices.register(fd, select.EPOLLIN)
+            self._watched[id(link)] = link, fd
 
+    def _renew(self) -> None:
+        """A new epoll, with what is still open."""
+        assert self.loop is not None and self._timerfd is not None
+        old, self._devices = self._devices, select.epoll()
+        self._devices.register(self._timerfd.fd, select.EPOLLIN)
+        for link, fd in self._watched.values():
+            if link.fileno() == fd:
+                self._devices.register(fd, select.EPOLLIN)
+        self.loop.watch(self, self._devices.fileno())
+        if old is not None:
+            old.close()
+
+    @trio.lowlevel.enable_ki_protection
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled. An error in a callback of the stack is raised here: it is a bug.
 
         Raises RuntimeError when it is already running."""
         if self.loop is not None:
             raise RuntimeError("this runtime is already running")
-        self._timerfd = TimerFd()
-        self.loop = DeviceLoop.join(self)
-        self._task = trio.lowlevel.current_task()
         try:
-            self.loop.add(self._timerfd.fd, self)
+            self._timerfd = TimerFd()
+            self._devices = select.epoll()
+            self._devices.register(self._timerfd.fd, select.EPOLLIN)
+            self.loop = DeviceLoop.join(self, self._devices.fileno())
+            self._alone = len(os.sched_getaffinity(0)) == 1
             for link in self._polled:
                 self._watch(link)
             self.heap.on_earlier = self._on_earlier
             self.kick()
             task_status.started()
-            await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.SUCCEEDED)
-            assert self._failed is not None
-            raise self._failed
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
         finally:
             self._stop()
-            self._failed = None
+            self._task = None
+            failed, self._failed = self._failed, None
+            if failed is not None:
+                raise failed
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def _stop(self) -> None:
         """Ask the loop for nothing more."""
-        if self.loop is None or self._timerfd is None:
-            return
-        self.loop.leave(self)
-        self.loop = None
-        self._fds.clear()
+        if self.loop is not None:
+            self.loop.leave(self)
+            self.loop = None
+        if self._devices is not None:
+            self._devices.close()
+            self._devices = None
+        if self._timerfd is not None:
+            self._timerfd.close()
+            self._timerfd = None
+        self._watched.clear()
         self.heap.on_earlier = None
-        self._timerfd.close()
-        self._timerfd = None
         self._armed = NEVER
         self.kicked = False
 
@@ -172,7 +206,8 @@ class RealRuntime(Runtime):
             self._failed = failed
             self._stop()
             if self._task is not None:
-                trio.lowlevel.reschedule(self._task)
+                task, self._task = self._task, None
+                trio.lowlevel.reschedule(task)
             return
         finally:
             self._in_pass = False
@@ -184,11 +219,12 @@ class RealRuntime(Runtime):
                 self._armed = deadline_ns
                 self._timerfd.set(0 if deadline_ns == NEVER else max(deadline_ns, 1))
 
-    def awake_until_ns(self, now_ns: int, short: bool) -> int:
-        """Until when the loop shall look instead of sleeping, as the stack's sysctls have it (`trio_private.Served`)."""
+    def spin_until_ns(self, now_ns: int, waited_ns: int) -> int:
+        """Until when the loop shall poll instead of sleeping, as the stack's sysctls have it (see `trio_private.Served`)."""
         tunables = self.tunables
         if tunables is None:
             return 0
         if tunables.busy_poll:
             return self.heap.now_ns + tunables.busy_poll * 1000
-        return now_ns + tunables.halt_poll * 1000 if short and _CPUS > 1 else 0
+        spin_ns = tunables.halt_poll * 1000
+        return now_ns + spin_ns if waited_ns < spin_ns + _WAKE_NS and not self._alone else 0

@@ -23,8 +23,8 @@ TIMER_BATCH = 64  # timers between two refreshes of `now`
 class Tunables(Protocol):
     """What a stack's sysctls say to its driver."""
 
-    busy_poll: int  # us a device is watched without sleep after a pass
-    halt_poll: int  # the same after a short wait
+    busy_poll: int  # us devices are polled, instead of sleeping, after a frame, timer or call
+    halt_poll: int  # the same before a sleep, when the last wait was short
 
 
 class Runtime:
@@ -90,7 +90,7 @@ class Runtime:
                 self.remove_link(link)
                 for told in self.link_down:
                     told(link, down)
-        # (each frame has refreshed `now`)
+        # (a stack's `rx` has refreshed `now` for each frame)
         if heap.run_due(TIMER_BATCH) == TIMER_BATCH:
             self.kicked = True
         for hook in self.after_pass:

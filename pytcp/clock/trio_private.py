@@ -8,11 +8,12 @@ is raised in the main task instead, the way trio delivers KeyboardInterrupt.
 
 Real time: trio hands a descriptor's readiness to a task, once, and the task asks anew: a turn of the task and
 an `epoll_ctl` for every frame. `DeviceLoop` keeps the devices in trio's epoll for good and serves them by a plain
-call in the loop, before the tasks have their turn.
+call in the loop, before the tasks have their turn. Those calls are made outside any task.
 """
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Callable, Iterator
@@ -81,35 +82,42 @@ class World:
 class Served(Protocol):
     """Who has devices in a loop."""
 
-    kicked: bool  # it wants to be served: set by the loop for a device that is ready, and by itself
+    kicked: bool  # it wants to be served: set by the loop when a device is ready, and by itself
 
-    def awake_until_ns(self, now_ns: int, short: bool) -> int:
-        """CLOCK_MONOTONIC time until which the loop shall look for descriptors without sleep, asked when it has nothing to do.
+    def spin_until_ns(self, now_ns: int, waited_ns: int) -> int:
+        """CLOCK_MONOTONIC time until which the loop shall poll before it sleeps, asked when it has nothing to do.
 
-        short: its last wait was a short one."""
+        waited_ns: how long its last wait was; `UNENDED` when nobody ended it, or not while it polled."""
 
     def serve(self) -> None:
-        """Clears `kicked`, or leaves it set to be called again after the tasks had a turn. Raises nothing."""
+        """Clears `kicked`, or leaves it set to be called again after the tasks had a turn. Must not raise: trio would take it for its own error."""
 
 
-SHORT_NS = 100_000  # a wait that ends so soon is likely to be followed by another
+UNENDED = 1 << 62
 
-_MAX_EVENTS = 64  # of one look; what does not fit is there at the next
+_MAX_EVENTS = 64  # of one poll; what does not fit is there at the next
 _KICKED: list[tuple[int, int]] = [(-1, 0)]  # no descriptor is ready, and yet the turn was not for nothing
 
 
 class DeviceLoop:
-    """Stands where a trio run keeps its I/O manager, and gives it what is not of a device."""
+    """Stands where a trio run keeps its I/O manager, and gives it what is not of a device.
+
+    Who is served has an epoll of its own for its devices, and this loop has that one in trio's: so no device is mixed up with
+    what trio waits for, whatever becomes of its descriptor."""
 
     def __init__(self, runner: Any) -> None:
+        """Raises RuntimeError for a trio that is built differently (0.26 to 0.35 are not)."""
         self._runner = runner
         self._inner = inner = runner.io_manager
-        self._epoll: select.epoll = inner._epoll
+        try:
+            self._epoll: select.epoll = inner._epoll
+        except AttributeError:
+            raise RuntimeError(f"trio {trio.__version__} keeps its descriptors in a way that pytcp does not know") from None
         self.poll: Callable[[float, int], list[tuple[int, int]]] = self._epoll.poll
-        self._waited_for = inner._registered
+        self._pid = os.getpid()
         self._owners: dict[int, Served] = {}
         self._served: tuple[Served, ...] = ()
-        self._short = False  # the last wait
+        self._waited_ns = UNENDED
         self.wait_readable = inner.wait_readable
         self.wait_writable = inner.wait_writable
         self.notify_closing = inner.notify_closing
@@ -119,36 +127,38 @@ class DeviceLoop:
         return getattr(self._inner, name)
 
     @classmethod
-    def join(cls, served: Served) -> DeviceLoop:
-        """The loop of the trio run of this thread, which serves `served` from now on."""
+    def join(cls, served: Served, devices: int) -> DeviceLoop:
+        """The loop of the trio run of this thread, which serves `served` from now on. devices: the descriptor of its epoll."""
         runner: Any = _run.GLOBAL_RUN_CONTEXT.runner
         loop: DeviceLoop | None = runner.io_manager if isinstance(runner.io_manager, cls) else None
         if loop is None:
             loop = runner.io_manager = cls(runner)
         loop._served += (served,)
+        loop.watch(served, devices)
         return loop
 
+    def watch(self, served: Served, devices: int) -> None:
+        """Look at this epoll for `served`, and at none before."""
+        self._forget(served)
+        self._epoll.register(devices, select.EPOLLIN)
+        self._owners[devices] = served
+
     def leave(self, served: Served) -> None:
-        """Serve it no more; its descriptors are forgotten."""
+        """Serve it no more. Its epoll must still be open."""
         self._served = tuple(other for other in self._served if other is not served)
-        for fd in [fd for fd, owner in self._owners.items() if owner is served]:
-            self.remove(fd)
-        if not self._served:
+        self._forget(served)
+        if not self._served and self._runner.io_manager is self:
             self._runner.io_manager = self._inner
 
-    def add(self, fd: int, owner: Served) -> None:
-        """Serve `owner` whenever `fd` is readable. Raises OSError for what cannot be waited for."""
-        self._epoll.register(fd, select.EPOLLIN)
-        self._owners[fd] = owner
+    def _forget(self, served: Served) -> None:
+        for fd in [fd for fd, owner in self._owners.items() if owner is served]:
+            del self._owners[fd]
+            if os.getpid() == self._pid:  # a forked child has the same epoll, not a copy
+                with suppress(OSError, ValueError):  # trio's is closed after an internal error
+                    self._epoll.unregister(fd)
 
-    def remove(self, fd: int) -> None:
-        """Look at `fd` no more; it may be closed already."""
-        if self._owners.pop(fd, None) is not None:
-            with suppress(OSError):  # closed: so the kernel has taken it out
-                self._epoll.unregister(fd)
-
-    def kicked(self) -> None:
-        """Somebody wants to be served. Only a loop that is a guest in another one can be asleep while its own thread says so."""
+    def wake(self) -> None:
+        """Somebody is kicked. Only a loop that is a guest in another one can be asleep while its own thread does that."""
         if self._runner.is_guest:
             self._runner.force_guest_tick_asap()
 
@@ -157,7 +167,13 @@ class DeviceLoop:
     def get_events(self, timeout: float) -> list[tuple[int, int]]:
         """Wait for descriptors, at most `timeout` seconds (a guest's run does that in another thread)."""
         if timeout <= 0:
-            return self.poll(0, _MAX_EVENTS)
+            events = self.poll(0, _MAX_EVENTS)
+            if not events:
+                for served in self._served:
+                    if served.kicked:
+                        # trio must not take this turn for rest
+                        return _KICKED
+            return events
         clock = time.monotonic_ns
         start_ns = clock()
         until_ns = 0
@@ -165,17 +181,18 @@ class DeviceLoop:
             if served.kicked:
                 events = self.poll(0, _MAX_EVENTS)
                 return events or _KICKED
-            until_ns = max(until_ns, served.awake_until_ns(start_ns, self._short))
-        if until_ns:
+            until_ns = max(until_ns, served.spin_until_ns(start_ns, self._waited_ns))
+        polled = until_ns > start_ns and not self._runner.is_guest
+        if polled:
             until_ns = min(until_ns, start_ns + int(timeout * 1e9))
             while (now_ns := clock()) < until_ns:
                 events = self.poll(0, _MAX_EVENTS)
                 if events:
-                    self._short = now_ns - start_ns < SHORT_NS
+                    self._waited_ns = now_ns - start_ns
                     return events
             timeout = max(0, timeout - (now_ns - start_ns) / 1e9)
         events = self.poll(timeout, _MAX_EVENTS)
-        self._short = bool(events) and clock() - start_ns < SHORT_NS
+        self._waited_ns = clock() - start_ns if events and not polled else UNENDED
         return events
 
     def process_events(self, events: list[tuple[int, int]]) -> None:
@@ -189,9 +206,6 @@ class DeviceLoop:
                     others.append(event)
                 else:
                     owner.kicked = True
-                    if event[0] in self._waited_for:
-                        # the device was closed unseen, and its number is somebody else's now
-                        others.append(event)
             if others:
                 self._inner.process_events(others)
         for served in self._served:

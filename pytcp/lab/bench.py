@@ -90,8 +90,10 @@ def awake(programs: Programs) -> Iterator[None]:
     """Keep every processor from halting meanwhile: on each spins a program that gives way to any other (SCHED_IDLE).
 
     What it takes to wake a halted processor, in a virtual machine the price of the hypervisor, is then out of every round trip."""
-    children = [subprocess.Popen([programs.awake, str(processor)]) for processor in sorted(os.sched_getaffinity(0))]
+    children: list[subprocess.Popen[bytes]] = []
     try:
+        for processor in sorted(os.sched_getaffinity(0)):
+            children.append(subprocess.Popen([programs.awake, str(processor), str(os.getpid())]))
         yield
     finally:
         for child in children:

@@ -3,86 +3,20 @@
 from __future__ import annotations
 
 import os
-import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
-from outcome import Outcome
-from trio._core import _run
 
-from pytcp.clock import real, trio_private
 from pytcp.clock.real import RealRuntime
-from pytcp.clock.trio_private import DeviceLoop
-from pytcp.link.frame import LinkDown, RxFrame, TxFrame
+from pytcp.link.frame import RxFrame
 
-MS = 1_000_000
-
-
-def trio_runner() -> Any:
-    """What runs this thread's trio."""
-    return _run.GLOBAL_RUN_CONTEXT.runner
-
-
-class SocketLink:
-    """A link over one end of a datagram socket pair."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        self.sock = sock
-        self.name = "pair"
-        self.mac = b""
-        self.mtu = 1500
-        self.features = 0
-        self.gso_max_size = 65536
-        self.rx: Callable[[RxFrame], None] = lambda frame: None
-        self.rx_end: Callable[[], None] = lambda: None
-        self.gone = False
-
-    def fileno(self) -> int:
-        return self.sock.fileno()
-
-    def poll(self, budget: int) -> int:
-        if self.gone:
-            raise LinkDown(77, "pair: gone")
-        count = 0
-        while count < budget:
-            try:
-                data = self.sock.recv(2048)
-            except BlockingIOError:
-                break
-            self.rx(RxFrame(memoryview(data)))
-            count += 1
-        if count:
-            self.rx_end()
-        return count
-
-    def send(self, frames: Sequence[TxFrame]) -> int:
-        raise AssertionError("not used")
-
-    def close(self) -> None:
-        self.sock.close()
-
-
-@pytest.fixture
-def pair() -> object:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    yield SocketLink(ours), theirs
-    ours.close()
-    theirs.close()
-
-
-async def with_runtime(runtime: RealRuntime, body: Callable[[trio.Nursery], object]) -> None:
-    with trio.fail_after(10):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(runtime.run)
-            await body(nursery)  # type: ignore[misc]
-            nursery.cancel_scope.cancel()
+from .real_rig import MS, Settings, SocketLink, with_runtime
 
 
 def test_a_frame_that_arrives_is_handed_up_and_the_batch_is_closed_once(pair: tuple[SocketLink, socket.socket]) -> None:
@@ -427,12 +361,6 @@ def test_an_error_in_a_pass_that_a_frame_woke_is_raised_where_the_runtime_runs(p
 # --- net.core.busy_poll ---
 
 
-class Settings:
-    def __init__(self, busy_poll: int, halt_poll: int = 0) -> None:
-        self.busy_poll = busy_poll
-        self.halt_poll = halt_poll
-
-
 class Looks:
     """The loop's look at its descriptors, counting how often it sleeps and how often it only looks."""
 
@@ -515,136 +443,3 @@ def test_busy_poll_ends_after_its_time() -> None:
     looks, frames, _ = looks_and_frames(1)
     assert frames == 7
     assert looks < 50
-
-
-# --- pytcp.halt_poll ---
-
-
-@pytest.mark.parametrize(("gap_ns", "awake"), [(5_000, True), (50_000, True), (2 * MS, False)])
-def test_after_a_short_wait_the_loop_looks_before_it_sleeps(monkeypatch: pytest.MonkeyPatch, gap_ns: int, awake: bool) -> None:
-    """Frames come every `gap_ns`, on a clock of our own: whether the loop waits for the third one by looking, not by sleeping."""
-    monkeypatch.setattr(real, "_CPUS", 2)
-    now = 0
-    due = gap_ns
-    slept: list[bool] = []
-
-    def poll(timeout: float, size: int) -> list[tuple[int, int]]:
-        nonlocal now, due
-        if timeout > 0:
-            now = max(now, due)
-        else:
-            now += 1_000
-        if now < due:
-            return []
-        slept.append(timeout > 0)
-        due = now + gap_ns
-        return [(99, 1)]
-
-    async def main() -> None:
-        runtime = RealRuntime()
-        runtime.tunables = Settings(0, halt_poll=100)
-        loop = DeviceLoop(trio_runner())
-        loop._served = (runtime,)
-        loop.poll = poll
-        monkeypatch.setattr(trio_private.time, "monotonic_ns", lambda: now)
-        for _ in range(3):
-            assert loop.get_events(10) == [(99, 1)]
-
-    trio.run(main)
-    assert slept == [True, not awake, not awake]
-
-
-def test_on_a_single_processor_nobody_could_answer_a_loop_that_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = RealRuntime()
-    runtime.tunables = Settings(0, halt_poll=50)
-    for processors, until_ns in ((2, 51_000), (1, 0)):
-        monkeypatch.setattr(real, "_CPUS", processors)
-        assert runtime.awake_until_ns(1_000, short=True) == until_ns
-        assert runtime.awake_until_ns(1_000, short=False) == 0
-
-
-# --- beside trio's own descriptors, and other loops ---
-
-
-def test_two_runtimes_and_the_programs_own_sockets_share_a_loop(pair: tuple[SocketLink, socket.socket]) -> None:
-    link, peer = pair
-    got: list[str] = []
-
-    async def main() -> None:
-        first, second = RealRuntime(), RealRuntime()
-        done = trio.Event()
-        second.heap.call_later(MS, done.set)
-        link.rx = lambda frame: got.append(bytes(frame.data).decode())
-        first.add_link(link)
-        theirs, ours = trio.socket.socketpair()
-        manager = trio_runner().io_manager
-        with theirs, ours:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(first.run)
-                await nursery.start(second.run)
-                peer.send(b"frame")
-                await theirs.send(b"bytes")
-                got.append((await ours.recv(10)).decode())
-                await done.wait()
-                nursery.cancel_scope.cancel()
-        assert trio_runner().io_manager is manager
-
-    trio.run(main)
-    assert sorted(got) == ["bytes", "frame"]
-
-
-def test_a_descriptor_that_was_closed_unseen_keeps_nothing_from_who_has_its_number_next(pair: tuple[SocketLink, socket.socket]) -> None:
-    link, _peer = pair
-    runtime = RealRuntime()
-    runtime.add_link(link)
-
-    async def body(_: trio.Nursery) -> None:
-        await trio.sleep(0)
-        fd = link.fileno()
-        near, far = socket.socketpair()
-        link.gone = True
-        os.dup2(near.fileno(), fd)  # closes the link's descriptor and takes its number
-        near.close()
-        timer = threading.Timer(0.01, far.send, (b"mine",))
-        timer.start()
-        await trio.lowlevel.wait_readable(fd)
-        timer.join()
-        assert os.read(fd, 10) == b"mine"
-        far.close()
-
-    trio.run(with_runtime, runtime, body)
-    assert runtime.links == []
-
-
-def test_a_stack_lives_in_a_trio_that_is_a_guest_of_another_loop(pair: tuple[SocketLink, socket.socket]) -> None:
-    link, peer = pair
-    calls: queue.Queue[Callable[[], object]] = queue.Queue()
-    ended: list[Outcome[None]] = []
-    log: list[str] = []
-    runtime = RealRuntime()
-    asleep, news = threading.Event(), trio.Event()
-    link.rx = lambda frame: (log.append(f"frame in {threading.current_thread().name}"), news.set())  # type: ignore[func-returns-value]
-    runtime.add_link(link)
-
-    async def main() -> None:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(runtime.run)
-            await trio.sleep(0.01)
-            kicked = trio.Event()
-            runtime.after_pass.append(kicked.set)
-            asleep.set()
-            await kicked.wait()
-            log.append("kicked")
-            peer.send(b"any")
-            await news.wait()
-            nursery.cancel_scope.cancel()
-
-    trio.lowlevel.start_guest_run(main, run_sync_soon_threadsafe=calls.put, done_callback=ended.append, host_uses_signal_set_wakeup_fd=True)
-    while not ended:
-        if asleep.is_set():
-            time.sleep(0.02)  # trio's thread waits for descriptors now
-            asleep.clear()
-            runtime.kick()  # by the host loop, outside trio
-        calls.get(timeout=10)()
-    ended[0].unwrap()
-    assert log == ["kicked", f"frame in {threading.current_thread().name}"]
