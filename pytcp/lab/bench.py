@@ -90,15 +90,12 @@ def awake(programs: Programs) -> Iterator[None]:
     """Keep every processor from halting meanwhile: on each spins a program that gives way to any other (SCHED_IDLE).
 
     What it takes to wake a halted processor, in a virtual machine the price of the hypervisor, is then out of every round trip."""
-    children: list[subprocess.Popen[bytes]] = []
-    try:
+    with contextlib.ExitStack() as ends:
         for processor in sorted(os.sched_getaffinity(0)):
-            children.append(subprocess.Popen([programs.awake, str(processor), str(os.getpid())]))
+            child = subprocess.Popen([programs.awake, str(processor), str(os.getpid())])
+            ends.callback(child.wait)
+            ends.callback(child.kill)
         yield
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
 
 
 def _parse(mode: Mode, child: subprocess.Popen[bytes]) -> Result:
