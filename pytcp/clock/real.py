@@ -126,15 +126,21 @@ class RealRuntime(Runtime):
 
     def _renew(self) -> None:
         """A new epoll, with what is still open."""
-        assert self.loop is not None and self._timerfd is not None
-        old, self._devices = self._devices, select.epoll()
-        self._devices.register(self._timerfd.fd, select.EPOLLIN)
+        assert self.loop is not None
+        old = self._devices
+        self._devices = self._new_epoll()
         for link, fd in self._watched.values():
             if link.fileno() == fd:
                 self._devices.register(fd, select.EPOLLIN)
         self.loop.watch(self, self._devices.fileno())
         if old is not None:
             old.close()
+
+    def _new_epoll(self) -> select.epoll:
+        assert self._timerfd is not None
+        devices = select.epoll()
+        devices.register(self._timerfd.fd, select.EPOLLIN)
+        return devices
 
     @trio.lowlevel.enable_ki_protection
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -145,8 +151,7 @@ class RealRuntime(Runtime):
             raise RuntimeError("this runtime is already running")
         try:
             self._timerfd = TimerFd()
-            self._devices = select.epoll()
-            self._devices.register(self._timerfd.fd, select.EPOLLIN)
+            self._devices = self._new_epoll()
             self.loop = DeviceLoop.join(self, self._devices.fileno())
             self._alone = len(os.sched_getaffinity(0)) == 1
             for link in self._polled:

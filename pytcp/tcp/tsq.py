@@ -45,7 +45,7 @@ def small_queue_check(sk: Sock, skb: Skb, factor: int) -> int:
     if sk.tx_delay_ns:
         # what waits for its delayed departure, twice for the overhead; 2^20 us stand for a second
         limit += sk.pacing_rate * (sk.tx_delay_ns // 1000) >> 19
-    return 0 if sk.wmem_alloc <= limit else _over(sk, limit)
+    return _over(sk, limit)
 
 
 def small_queue_check_unsplit(sk: Sock) -> int:
