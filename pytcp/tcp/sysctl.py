@@ -131,6 +131,9 @@ class TcpSysctl:
     cubic_tcp_friendliness: int = 1
 
     def __init__(self) -> None:
+        # of its own, not its class's: CPython 3.11 specialises loads of the former only
+        for cls in reversed(type(self).__mro__[:-1]):
+            self.__dict__.update((name, getattr(cls, name)) for name in cls.__annotations__ if hasattr(cls, name))
         self.fastopen_key_known = False  # the key was set or has been made
         self.update_derived()
 
