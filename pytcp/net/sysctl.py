@@ -131,7 +131,7 @@ def _neigh(family: int) -> tuple[Entry, ...]:
 TABLE: tuple[Entry, ...] = (
     *TCP_TABLE,
     Entry("net.core.busy_poll", "busy_poll", 0, 1_000_000, "us devices are polled, instead of sleeping, after a frame, timer or call, in real time; 0 off"),
-    Entry("pytcp.halt_poll", "halt_poll", 0, 1_000_000, "us of the same before a sleep, after a short wait (as haltpoll's guest_halt_poll_ns); 0 off"),
+    Entry("pytcp.halt_poll", "halt_poll", 0, 1_000_000, "us devices are polled before a sleep after a short wait (as guest_halt_poll_ns); 0 off"),
     _v4("ip_default_ttl", 1, 255, "TTL of what the host sends"),
     _v4("ip_nonlocal_bind", 0, 1, "allow binding to addresses the host does not have"),
     _v4("ipfrag_high_thresh", 0, None, "memory of incomplete IPv4 datagrams, bytes"),

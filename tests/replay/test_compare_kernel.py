@@ -111,6 +111,16 @@ def test_what_is_no_workload_is_named(change: dict[str, Any], says: str, tmp_pat
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("content", [b"root:x:0:0", b"\xff\xfe"])
+def test_a_file_that_is_no_json_is_named(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "new.json"
+    path.write_bytes(content)
+    done = run(str(path))
+    assert done.returncode == 2
+    assert f"{path}: neither JSON, as workloads and recordings are, nor a .pkt script" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.tap
 @pytest.mark.parametrize(
     ("change", "says"),

@@ -92,9 +92,12 @@ def stability(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A workload or a recording."""
+    """A workload or a recording. Raises OSError, or ValueError for what is no JSON."""
     with path.open() as file:
-        data: dict[str, Any] = json.load(file)
+        try:
+            data: dict[str, Any] = json.load(file)
+        except ValueError as error:  # not UTF-8, too
+            raise ValueError(f"neither JSON, as workloads and recordings are, nor a .pkt script: {error}") from None
     return data
 
 
