@@ -97,5 +97,7 @@ class Runtime:
             hook()
         self.backlog = backlog
         deadline = heap.next_deadline()
-        self.deadline_ns = NEVER if deadline is None else deadline
-        return backlog or self.kicked or self.deadline_ns <= heap.now_ns
+        if deadline is None:
+            deadline = NEVER
+        self.deadline_ns = deadline
+        return backlog or self.kicked or deadline <= heap.now_ns

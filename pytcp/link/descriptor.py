@@ -31,7 +31,6 @@ if ffi is not None:
     _FACTS = struct.Struct(f"={ffi.offsetof('struct pytcp_rx', 'len')}xI4xHBB").unpack_from
 
 RX_BUF_SIZE = VNET_HDR_LEN + 2 + 18 + 65536  # header, Ethernet with one VLAN tag, the largest IP packet
-POOL_MAX = 256  # idle receive buffers kept for reuse
 IOV_MAX = 1000  # buffers in one writev (the kernel's limit is 1024)
 ETHERNET = 14
 VLAN = 4
@@ -90,6 +89,8 @@ class DescriptorLink:
         frame_size = self.mtu + (self.link_header + VLAN if self.link_header else 0)
         header = self.link_header
         self._reader = FrameReader(self.fd, frame_size=frame_size, vnet_hdr_len=vnet_hdr_len, link_header=header) if gro and bare else None
+        if self._reader is not None:
+            self._facts = None  # it reads by itself
         self._writer = FrameWriter(self.fd, vnet_hdr_len=vnet_hdr_len) if gso and bare else None
         self.cuts = self._writer is not None  # super-frames are cut here, not by the device
         if self.cuts:
@@ -100,15 +101,14 @@ class DescriptorLink:
 
     def poll(self, budget: int) -> int:
         """Read up to `budget` frames; see `Link.poll`. Raises LinkDown when the device was deleted."""
-        if self._reader is not None:
-            return self._poll_coalesced(self._reader, budget)
         if self._facts is not None:
             return self._poll_native(self._facts, budget)
+        if self._reader is not None:
+            return self._poll_coalesced(self._reader, budget)
         fd = self.fd
         readv = os.readv
         unpack = VNET_HDR.unpack_from
         hdr_len = self._hdr_len
-        pool = self._pool
         rx = self.rx
         buf = self._buf
         vec = (buf.mem,)
@@ -133,26 +133,20 @@ class DescriptorLink:
             else:
                 rx(RxFrame(buf.view[:n], buf=buf))
             if buf.taken != 1:
-                buf.taken -= 1
-                buf = self._buf = pool.pop() if pool else RxBuf(RX_BUF_SIZE, pool)
-                buf.taken = 1
+                buf = self._next_buf(buf)
                 vec = (buf.mem,)
         if count:
             self.rx_packets += count
             self.rx_bytes += size - count * hdr_len
-            if len(pool) > POOL_MAX:
-                del pool[POOL_MAX:]
             self.rx_end()
         return count
 
     def _poll_native(self, facts: memoryview, budget: int) -> int:
         """The same by the C helpers: no exception when there is nothing (more) to read, which is once in every pass."""
-        assert lib is not None
         fd = self.fd
-        read = lib.pytcp_read_batch
+        read = lib.pytcp_read_batch  # type: ignore[union-attr]
         hdr_len = self._hdr_len
         entry = self._entry
-        pool = self._pool
         rx = self.rx
         buf = self._buf
         count = 0
@@ -168,16 +162,20 @@ class DescriptorLink:
             size += length
             rx(RxFrame(buf.view[hdr_len : hdr_len + length], gso_type, gso_size, csum, buf))
             if buf.taken != 1:
-                buf.taken -= 1
-                buf = self._buf = pool.pop() if pool else RxBuf(RX_BUF_SIZE, pool)
-                buf.taken = 1
+                buf = self._next_buf(buf)
         if count:
             self.rx_packets += count
             self.rx_bytes += size
-            if len(pool) > POOL_MAX:
-                del pool[POOL_MAX:]
             self.rx_end()
         return count
+
+    def _next_buf(self, buf: RxBuf) -> RxBuf:
+        """Views of `buf` are kept: it is theirs, and another one receives what comes next."""
+        buf.taken -= 1
+        pool = self._pool
+        buf = self._buf = pool.pop() if pool else RxBuf(RX_BUF_SIZE, pool)
+        buf.taken = 1
+        return buf
 
     def _poll_coalesced(self, reader: FrameReader, budget: int) -> int:
         before = reader.rx_packets

@@ -35,6 +35,7 @@ CSUM_UNNECESSARY = 1  # checked, or never left this machine (virtio NEEDS_CSUM /
 
 
 IFNAMSIZ = 16
+POOL_MAX = 256  # idle receive buffers a pool keeps for reuse
 
 
 def check_name(name: object) -> None:
@@ -90,9 +91,9 @@ class RxBuf:
         self.taken = 0  # views kept; the device reuses the buffer at once while this is 0
 
     def release(self) -> None:
-        """Give back one kept view; the last one returns the buffer to its pool."""
+        """Give back one kept view; the last one returns the buffer to its pool, if that is not full."""
         self.taken -= 1
-        if self.taken == 0:
+        if self.taken == 0 and len(self.pool) < POOL_MAX:
             self.pool.append(self)
 
 

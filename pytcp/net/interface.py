@@ -455,6 +455,8 @@ class Interface:
         """Put a queueing discipline before the ring (`link.qdisc`), in the place of the one there is, whose frames are lost. None: none.
 
         spec: "pfifo", "fq" or settings of one's own. Raises ValueError."""
+        if self.loopback:
+            self.stack.serve_ring(self.ring)
         new = None
         if spec is not None:
             hooks = Hooks(self.stack.heap, self.ring, departure, kept_by_qdisc, self._leave_qdisc, len(self.room))

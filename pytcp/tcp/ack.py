@@ -38,7 +38,6 @@ from .chrono import BUSY
 from .chrono import stop as chrono_stop
 from .const import (
     CA_CWR,
-    CA_OPEN,
     CA_RECOVERY,
     LOST,
     RETRANS,
@@ -47,7 +46,6 @@ from .const import (
     SYN,
 )
 from .flags import (
-    FLAG_ACK_MAYBE_DELAYED,
     FLAG_ACKED,
     FLAG_CA_ALERT,
     FLAG_DATA,
@@ -79,6 +77,8 @@ __all__ = ["FLAG_DATA", "FLAG_NO_CHALLENGE_ACK", "FLAG_SLOWPATH", "FLAG_UPDATE_T
 
 # an skb with one of these gives no RTT sample when it is acknowledged
 _UNSAMPLED = RETRANS | SACKED_ACKED
+# what tells an ACK that header prediction let through and that acknowledges something: the second alone
+_PREDICTED_OR_NOT = FLAG_SLOWPATH | FLAG_SND_UNA_ADVANCED
 # an ACK with one of these was not held back by the peer's delayed-ACK timer
 _AT_ONCE = FLAG_CA_ALERT | FLAG_SYN_ACKED
 
@@ -117,7 +117,7 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
         sk.retransmits = 0
     prior_fack = sack.highest_sack_seq(sk) if sk.sacked_out and sk.sack_ok else prior_una
 
-    if flag & (FLAG_SLOWPATH | FLAG_SND_UNA_ADVANCED) == FLAG_SND_UNA_ADVANCED:
+    if flag & _PREDICTED_OR_NOT == FLAG_SND_UNA_ADVANCED:
         # header prediction matched: the window is as it was
         sk.snd_wl1 = seg.seq
         sk.bytes_acked += ack - prior_una
@@ -168,7 +168,7 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
         tlp.process_ack(sk, ack, flag, rs)
     rexmit = frto.REXMIT_NONE
     reneged = False
-    if not flag & FLAG_NOT_DUP or flag & FLAG_CA_ALERT or sk.ca_state != CA_OPEN:
+    if not flag & FLAG_NOT_DUP or flag & FLAG_CA_ALERT or sk.ca_state:  # (CA_OPEN is 0)
         reneged = sk.sack_reneged
         dupacks = 0
         if not flag & (FLAG_SND_UNA_ADVANCED | FLAG_NOT_DUP | FLAG_DSACKING_ACK):
@@ -187,7 +187,7 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
         rs.losses = sk.lost - prior_lost
         ca.cong_control(sk, ack, flag, rs)
     else:
-        if sk.ca_state != CA_OPEN and sk.ca_state in (CA_CWR, CA_RECOVERY):
+        if sk.ca_state and sk.ca_state in (CA_CWR, CA_RECOVERY):
             prr.cwnd_reduction(sk, delivered, sk.lost - prior_lost, bool(flag & FLAG_SND_UNA_ADVANCED))
         elif flag & FLAG_DATA_ACKED or (flag & FLAG_FORWARD_PROGRESS and sk.reordering > sk.sysctl.tcp_reordering):
             ca.cong_avoid(sk, ack, delivered)
@@ -281,8 +281,7 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, now_u
             last_us = tx_us
             if not first_us:
                 first_us = tx_us
-                if start_seq < reord:
-                    reord = start_seq
+                reord = start_seq
             if end_seq <= sk.high_seq:
                 flag |= FLAG_ORIG_SACK_ACKED
         elif sacked & RETRANS:
@@ -345,7 +344,9 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, now_u
         truesize = skb.truesize
         sk.wmem_queued -= truesize
         pages = sk.forward_alloc + truesize
-        sk.forward_alloc = pages if pages < 4096 else pages & 4095
+        if pages >= 4096:
+            pages &= 4095
+        sk.forward_alloc = pages
         if skb.slabs:
             skb.free_slabs()
         skb = nxt
@@ -356,10 +357,12 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, now_u
             sk.retrans_out = 0
     elif skb.sacked & SACKED_ACKED:
         flag |= FLAG_SACK_RENEGING
-    if prior_una <= sk.snd_up <= una:
+    # (with nothing urgent it follows step by step)
+    if sk.snd_up == prior_una or prior_una < sk.snd_up <= una:
         sk.snd_up = una
 
     seq_rtt = sack_rtt = ca_rtt = -1
+    maybe_delayed = False
     if first_us and not flag & FLAG_RETRANS_DATA_ACKED:
         seq_rtt = now_us - first_us
         ca_rtt = now_us - last_us
@@ -371,8 +374,8 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, now_u
             and rs.prior_delivered + 1 == sk.delivered
             and not flag & _AT_ONCE
         ):
-            flag |= FLAG_ACK_MAYBE_DELAYED
-    rs.is_ack_delayed = maybe_delayed = flag & FLAG_ACK_MAYBE_DELAYED != 0
+            maybe_delayed = True
+    rs.is_ack_delayed = maybe_delayed
     if rs.first_sackt_us:
         sack_rtt = now_us - rs.first_sackt_us
         ca_rtt = now_us - rs.last_sackt_us

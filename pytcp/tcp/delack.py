@@ -29,6 +29,7 @@ from .sock import NEVER
 if TYPE_CHECKING:
     from .sock import Sock
 
+_WAITING = ACK_SCHED | ACK_TIMER  # an ACK that waits for its timer
 
 # ---------------------------------------------------------------- modes
 
@@ -203,12 +204,12 @@ def send_delayed_ack(sk: Sock) -> None:
             xmit.send_ack(sk)
             return
         if running <= now + ato:
-            sk.ack_pending = pending | ACK_SCHED | ACK_TIMER
+            sk.ack_pending = pending | _WAITING
             return
-    sk.ack_pending = pending | ACK_SCHED | ACK_TIMER
-    sk.delack_timeout = now + ato
+    sk.ack_pending = pending | _WAITING
+    sk.delack_timeout = timeout = now + ato
     # short timers lie on the wheel's first level, where nothing but the next tick is rounded to
-    sk.delack_deadline = when = (now + ato + 1) * tick if ato < timers.FIRST_LEVEL else timers.expiry(sk, ato * tick)
+    sk.delack_deadline = when = (timeout + 1) * tick if ato < timers.FIRST_LEVEL else timers.expiry(sk, ato * tick)
     if when < sk.heap_when:
         timers.touch(sk, when)
 

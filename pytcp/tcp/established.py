@@ -39,13 +39,11 @@ def predicted(sk: Sock, seg: Segment) -> bool:
         return False
     snd_una = sk.snd_una
     acked = (seg.ack - snd_una) & _M32
-    if acked >= _HALF:
-        if not as_before:
-            # whether it is too old is to be known before its timestamp is believed
+    if acked > sk.snd_nxt - snd_una:
+        # beyond what was sent, or behind what is acknowledged: whether it is too old is to be known before its timestamp is believed
+        if acked < _HALF or not as_before:
             return False
         acked -= _M32 + 1
-    if acked > sk.snd_nxt - snd_una:
-        return False
     if sk.tstamp_ok:
         tsval = seg.tsval
         if not seg.saw_tstamp or (tsval - sk.ts_recent) & _M32 >= _HALF:

@@ -26,6 +26,7 @@ PAGE = 4096
 SKB_SIZE = 256  # sizeof(struct sk_buff), aligned
 SHARED_INFO = 320
 OVERHEAD = SKB_SIZE + SHARED_INFO
+SMALL_OVERHEAD = OVERHEAD + 64  # with the headroom of a frame in one piece
 MAX_FRAGS = 17
 COLLAPSE_MAX = PAGE - SHARED_INFO  # payload of one collapsed skb: one page
 PAGED_HEAD = 832  # truesize of a skb whose payload lies in pages, without the pages
@@ -62,7 +63,7 @@ class RxChunk:
             # the usual small one, without asking how it lies: `tail_room` of a part of a page
             self.paged = self.locked = False
             self.nr_frags = 0
-            left = truesize - OVERHEAD - 64 - (length + (34 if seg.family == 4 else 54) + seg.doff * 4)
+            left = truesize - SMALL_OVERHEAD - length - (34 if seg.family == 4 else 54) - seg.doff * 4
             self.tail_room = left if left > 0 else 0
         else:
             room = -1 if length >= PAGED_FROM and not (truesize - PAGED_HEAD) % PAGE else tail_room(seg)
@@ -82,11 +83,11 @@ class RxChunk:
         rx = seg.rx
         if rx is None:
             self.parts = [(seg.payload, None)]
-        elif 0 < length * KEEP_SHARE < len(rx.mem):
+        elif length * KEEP_SHARE < len(rx.mem):
             # `keep_payload` for what is copied out
-            self.parts = [(bytes(seg.payload), None)]
+            self.parts = [(bytes(seg.payload), None)] if length else []
         else:
-            self.parts = [keep_payload(seg, rx)] if length else []
+            self.parts = [keep_payload(seg, rx)]
 
     def copy_range(self, start: int, end: int) -> bytes:
         """Payload bytes of sequence numbers [start, end)."""
@@ -125,7 +126,7 @@ def tail_room(seg: Segment) -> int:
     frame = length + (34 if seg.family == 4 else 54) + seg.doff * 4
     if truesize in SLABS and bare(seg):
         frame -= ETH_HEADER
-    left = truesize - OVERHEAD - 64 - frame
+    left = truesize - SMALL_OVERHEAD - frame
     return left if left > 0 and frame < PAGED_FROM else 0
 
 
@@ -180,7 +181,9 @@ def free_chunk(sk: Sock, chunk: RxChunk) -> None:
     size = chunk.truesize
     sk.rmem_alloc -= size
     left = sk.forward_alloc + size
-    sk.forward_alloc = left if left < PAGE else left % PAGE
+    if left >= PAGE:
+        left %= PAGE
+    sk.forward_alloc = left
     for _, rx in chunk.parts:
         if rx is not None:
             rx.release()

@@ -35,8 +35,9 @@ def update_rate(sk: Sock) -> None:
     srtt = sk.srtt_us
     if srtt:
         rate //= srtt
-    most = sk.max_pacing_rate
-    sk.pacing_rate = rate if rate < most else most
+    if rate > sk.max_pacing_rate:
+        rate = sk.max_pacing_rate
+    sk.pacing_rate = rate
 
 
 def check(sk: Sock) -> bool:

@@ -23,17 +23,14 @@ class AckSample:
         "prior_delivered",
         "prior_us",
         "delivered",
-        "delivered_ce",
         "interval_us",
         "snd_interval_us",
-        "rcv_interval_us",
         "rtt_us",
         "losses",
         "acked_sacked",
         "prior_in_flight",
         "last_end_seq",
         "is_app_limited",
-        "is_retrans",
         "is_ack_delayed",
         "first_sackt_us",
         "last_sackt_us",
@@ -45,15 +42,12 @@ class AckSample:
 
     def __init__(self) -> None:
         self.delivered = 0
-        self.delivered_ce = 0
         self.interval_us = -1
         self.snd_interval_us = 0
-        self.rcv_interval_us = 0
         self.losses = 0
         self.acked_sacked = 0
         self.last_end_seq = 0
         self.is_app_limited = False
-        self.is_retrans = False
         self.last_sackt_us = 0
         self.last_tx_ns = 0
         self.sack_flag = 0
@@ -95,7 +89,6 @@ def skb_delivered(sk: Sock, skb: Skb, rs: AckSample) -> None:
         rs.prior_delivered = skb.tx_delivered
         rs.prior_us = skb.tx_delivered_us
         rs.is_app_limited = skb.tx_app_limited
-        rs.is_retrans = skb.sacked & 0x80 != 0
         rs.last_end_seq = skb.end_seq
         rs.last_tx_ns = tx
         sk.first_tx_us = tx_us = tx // 1000
@@ -116,11 +109,10 @@ def gen(sk: Sock, delivered: int, is_sack_reneg: bool, now_us: int, rs: AckSampl
     if not prior_us or is_sack_reneg:
         rs.delivered = -1
         rs.interval_us = -1
-        rs.is_app_limited = rs.is_retrans = False
+        rs.is_app_limited = False
         return
     rs.delivered = gained = total - rs.prior_delivered
-    rs.delivered_ce = sk.delivered_ce
-    rs.rcv_interval_us = interval_us = now_us - prior_us
+    interval_us = now_us - prior_us
     if interval_us < rs.snd_interval_us:
         interval_us = rs.snd_interval_us
     if interval_us < sk.min_rtt_us:

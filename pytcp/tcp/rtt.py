@@ -142,19 +142,19 @@ def shift(sk: Sock, change_us: int) -> None:
 
 
 def sample(sk: Sock, maybe_delayed: bool, seq_rtt_us: int, ca_rtt_us: int) -> None:
-    """Apply the RTT sample of an ACK, us; `ca_rtt_us` (-1: none) feeds the minimum.
+    """Apply the RTT sample of an ACK, us; `ca_rtt_us`, of what was sent last, feeds the minimum.
 
-    The caller chose it: never-retransmitted cumulatively acknowledged data, else SACKed data, else
+    The caller chose both: never-retransmitted cumulatively acknowledged data, else SACKed data, else
     the timestamp echo where only retransmitted data was acknowledged (RFC 7323 §4.3).
     """
-    least_us = ca_rtt_us if ca_rtt_us >= 0 else seq_rtt_us
-    if not maybe_delayed or least_us <= sk.min_rtt_us:
-        update_rtt_min(sk, least_us, maybe_delayed)
+    if not maybe_delayed or ca_rtt_us <= sk.min_rtt_us:
+        update_rtt_min(sk, ca_rtt_us, maybe_delayed)
     rtt_estimator(sk, seq_rtt_us)
     tick = sk.sysctl.tick_ns
     rto = -(-((sk.srtt_us >> 3) + sk.rttvar_us) * 1000 // tick) * tick
-    most = sk.rto_max_ns
-    sk.rto_ns = rto if rto < most else most
+    if rto > sk.rto_max_ns:
+        rto = sk.rto_max_ns
+    sk.rto_ns = rto
     sk.backoff = 0
 
 

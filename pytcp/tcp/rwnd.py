@@ -255,29 +255,47 @@ def wanted_window(sk: Sock) -> int:
 
     Clears the quick-ACK budget when less than half the buffer is free: no reason to invite more."""
     free = (sk.rcvbuf - sk.rmem_alloc) * sk.scaling_ratio >> 8
-    allowed = sk.rcvbuf * sk.scaling_ratio >> 8
-    clamp = sk.window_clamp
-    full = clamp if clamp < allowed else allowed
-    mss = sk.rcv_mss
-    if mss > full:
-        mss = full
-        if mss <= 0:
-            return 0
     wscale = sk.rcv_wscale
-    ssthresh = sk.rcv_ssthresh
     if sk.sysctl.tcp_shrink_window and wscale:
-        return _wanted_when_shrinking(sk, free, full, allowed, mss)
-    if free < full >> 1:
-        sk.quick = 0
-        # the rounding up below must not offer more than there is
-        free = free >> wscale << wscale
-        if free < allowed >> 4 or free < mss:
-            return 0
+        return _wanted_when_shrinking(sk, free)
+    # (a full window is at most the clamp: with half of that free there is enough)
+    if free < sk.window_clamp >> 1:
+        free = _left_when_scarce(sk, free)
+    ssthresh = sk.rcv_ssthresh
     if free > ssthresh:
         free = ssthresh
     if wscale:
         # round up: a window below one unit of the scale would read as closed
         return -(-free >> wscale) << wscale
+    return _wanted_unscaled(sk, free)
+
+
+def _full_window(sk: Sock) -> tuple[int, int, int]:
+    """The largest window the clamp and the buffer allow, what the buffer alone allows, and a segment, which is no larger than the first."""
+    allowed = sk.rcvbuf * sk.scaling_ratio >> 8
+    full = min(sk.window_clamp, allowed)
+    return full, allowed, min(sk.rcv_mss, full)
+
+
+def _left_when_scarce(sk: Sock, free: int) -> int:
+    """What is to be offered of `free` bytes when that may be less than half of a full window."""
+    full, allowed, mss = _full_window(sk)
+    if full <= 0:
+        return 0
+    if free < full >> 1:
+        sk.quick = 0
+        # the rounding up of what is offered must not make it more than there is
+        free = free >> sk.rcv_wscale << sk.rcv_wscale
+        if free < allowed >> 4 or free < mss:
+            return 0
+    return free
+
+
+def _wanted_unscaled(sk: Sock, free: int) -> int:
+    """Without window scaling the offer moves by whole segments, and stays while it is about right."""
+    full, _, mss = _full_window(sk)
+    if not free or full <= 0:
+        return 0
     window = sk.rcv_wnd
     if window <= free - mss or window > free:
         return free - free % mss
@@ -286,8 +304,11 @@ def wanted_window(sk: Sock) -> int:
     return window
 
 
-def _wanted_when_shrinking(sk: Sock, free: int, full: int, allowed: int, mss: int) -> int:
+def _wanted_when_shrinking(sk: Sock, free: int) -> int:
     """tcp_shrink_window=1 (6.6): offer exactly what there is, even if the right edge moves left."""
+    full, allowed, mss = _full_window(sk)
+    if full <= 0:
+        return 0
     wscale = sk.rcv_wscale
     free = free >> wscale << wscale
     if free < full >> 1:
@@ -342,9 +363,10 @@ def select_window(sk: Sock) -> int:
 def cleanup_rbuf(sk: Sock, copied: int) -> None:
     """The program took `copied` bytes: does the peer need an ACK, or the news of more room?"""
     pending = sk.ack_pending
+    unacked = sk.rcv_nxt - sk.rcv_wup
     now = False
     if pending & ACK_SCHED:
-        if sk.rcv_nxt - sk.rcv_wup > sk.rcv_mss:
+        if unacked > sk.rcv_mss:
             # the ACK of every second segment, which the input path left to the reader
             now = True
         elif copied > 0 and not sk.rmem_alloc:
@@ -352,7 +374,7 @@ def cleanup_rbuf(sk: Sock, copied: int) -> None:
             asked = ACK_PUSHED2 if sk.pingpong >= sk.sysctl.tcp_pingpong_thresh else ACK_PUSHED2 | ACK_PUSHED
             now = pending & asked != 0
     if copied > 0 and not now and not sk.shutdown & RCV_SHUTDOWN:
-        current = sk.rcv_wup + sk.rcv_wnd - sk.rcv_nxt  # as receive_window
+        current = sk.rcv_wnd - unacked  # as receive_window
         if 2 * current <= sk.window_clamp:
             if current < 0:
                 current = 0

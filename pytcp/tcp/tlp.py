@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import mtu, prr, retransmit, timers, xmit
-from .const import CA_CWR, CA_OPEN, NAGLE_OFF, PENDING_LOSS_PROBE, PENDING_NONE
+from .const import CA_CWR, NAGLE_OFF, PENDING_LOSS_PROBE, PENDING_NONE
 from .flags import FLAG_DATA_SACKED, FLAG_DSACK_TLP, FLAG_NOT_DUP, FLAG_SND_UNA_ADVANCED
 from .rate import AckSample
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def schedule(sk: Sock, advancing_rto: bool) -> bool:
     """Arm the probe timer instead of the RTO if a probe makes sense; returns whether it did."""
-    if sk.ca_state != CA_OPEN and sk.ca_state != CA_CWR:
+    if sk.ca_state and sk.ca_state != CA_CWR:  # (CA_OPEN is 0)
         return False
     if sk.fastopen is not None and sk.fastopen.request is not None:
         # no probes before the handshake's last ACK
@@ -26,9 +26,10 @@ def schedule(sk: Sock, advancing_rto: bool) -> bool:
     packets = sk.packets_out
     if not packets or not sk.sack_ok or sk.sysctl.tcp_early_retrans not in (3, 4):
         return False
-    if sk.srtt_us:
+    srtt = sk.srtt_us
+    if srtt:
         # two round trips; one segment alone may be waiting for the peer's delayed ACK
-        timeout_ns = ((sk.srtt_us >> 2) + (sk.rto_min_us if packets == 1 else 2000)) * 1000
+        timeout_ns = ((srtt >> 2) + (sk.rto_min_us if packets == 1 else 2000)) * 1000
     else:
         timeout_ns = 1_000_000_000
     rto_ns = sk.rto_ns
@@ -37,7 +38,7 @@ def schedule(sk: Sock, advancing_rto: bool) -> bool:
         head = sk.rtx_queue.head
         if head is not None:
             rto_ns += head.tx_ns - sk.host.now_ns
-    if 1000 <= rto_ns < timeout_ns:
+    if rto_ns < timeout_ns and rto_ns >= 1000:
         timeout_ns = rto_ns // 1000 * 1000
     # the wheel rounds to ticks, so there is no need to do it here
     timers.arm_rtx(sk, PENDING_LOSS_PROBE, timeout_ns)
