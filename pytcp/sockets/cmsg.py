@@ -12,6 +12,7 @@ from .address import AF_INET, AF_INET6, MAPPED_PREFIX
 
 SOL_SOCKET = int(stdlib.SOL_SOCKET)
 SCM_TIMESTAMPING = 37
+SCM_TIMESTAMPING_NEW = 65
 SCM_TIMESTAMPING_OPT_STATS = 54
 IPPROTO_IP = int(stdlib.IPPROTO_IP)
 IPPROTO_IPV6 = int(stdlib.IPPROTO_IPV6)
@@ -37,9 +38,9 @@ def fit(items: Ancillary, room: int) -> tuple[Ancillary, int]:
     return fitting, 0
 
 
-def timestamping(stamp_ns: int) -> tuple[int, int, bytes]:
-    """struct scm_timestamping: the software time stamp, and two that only hardware could give."""
-    return SOL_SOCKET, SCM_TIMESTAMPING, struct.pack("=6q", *divmod(stamp_ns, 1_000_000_000), 0, 0, 0, 0)
+def timestamping(stamp_ns: int, *, new: bool) -> tuple[int, int, bytes]:
+    """struct scm_timestamping: the software time stamp, and two that only hardware could give. new: under the name of 64 bits."""
+    return SOL_SOCKET, SCM_TIMESTAMPING_NEW if new else SCM_TIMESTAMPING, struct.pack("=6q", *divmod(stamp_ns, 1_000_000_000), 0, 0, 0, 0)
 
 
 def extended_error(family: int, number: int, origin: int, kind: int, code: int, info: int, offender: bytes, data: int = 0) -> tuple[int, int, bytes]:

@@ -42,9 +42,11 @@ SO_ACCEPTCONN = int(stdlib.SO_ACCEPTCONN)
 SO_LINGER = int(stdlib.SO_LINGER)
 SO_DOMAIN = int(stdlib.SO_DOMAIN)
 SO_PEERNAME = 28
+SCM_TXTIME = 61
 IPPROTO_TCP = int(stdlib.IPPROTO_TCP)
 IPPROTO_IPV6 = int(stdlib.IPPROTO_IPV6)
 IPV6_V6ONLY = int(stdlib.IPV6_V6ONLY)
+IPV6_ADDRFORM = 1
 TCP_NODELAY = int(stdlib.TCP_NODELAY)
 TCP_INQ = 36  # of the option and of its control message
 
@@ -281,12 +283,13 @@ class Socket:
         """As `send`, of several buffers in a row.
 
         Control data as Linux treats it here: what is not of level SOL_SOCKET is ignored, SO_MARK, SO_PRIORITY and what
-        belongs to Unix sockets is accepted without effect on a stream, anything else is EINVAL."""
+        belongs to Unix sockets is accepted without effect on a stream, and so is SCM_TXTIME after SO_TXTIME; anything else is EINVAL."""
         buffers = list(buffers)
         data, control = arguments.joined(buffers), arguments.control(ancdata)
         sk = self.check_open()
-        for level, kind, _ in control:
-            if level == SOL_SOCKET and kind not in _IGNORED_CONTROL:
+        for level, kind, sent in control:
+            timed = kind == SCM_TXTIME and len(sent) == 8 and api.takes_txtime(sk)
+            if level == SOL_SOCKET and kind not in _IGNORED_CONTROL and not timed:
                 raise oserror(errno.EINVAL, "unknown control message")
         if flags & MSG_ZEROCOPY and not flags & MSG_FASTOPEN:
             try:
@@ -316,7 +319,7 @@ class Socket:
         control = [error]
         if report.origin == ORIGIN_TIMESTAMPING:
             if sk.tstamp_flags & SOFTWARE:
-                control.insert(0, cmsg.timestamping(report.stamp_ns))
+                control.insert(0, cmsg.timestamping(report.stamp_ns, new=api.new_timestamps(sk)))
             if sk.tstamp_flags & OPT_STATS:
                 control.insert(-1, (cmsg.SOL_SOCKET, cmsg.SCM_TIMESTAMPING_OPT_STATS, report.payload))
         ancillary, result = cmsg.fit(control, ancbufsize)
@@ -429,6 +432,8 @@ class Socket:
             api.setsockopt(sk, level, option, value)
         finally:
             self._flush()
+        if (level, option) == (IPPROTO_IPV6, IPV6_ADDRFORM):
+            self.family = AF_INET  # it was connected to a mapped address, or the engine would have refused
 
     def getsockopt(self, level: int, option: int, buflen: int = 0) -> int | bytes:
         """The value of an option: an int, or with `buflen` the bytes Linux would copy out."""

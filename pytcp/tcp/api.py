@@ -41,7 +41,7 @@ from .recv import inq, inq_hint, recv, recv_into, would_block
 from .sendmsg import sendmsg
 from .skb import Buffer
 from .sock import Sock
-from .sockopt import getsockopt, setsockopt, take_error
+from .sockopt import getsockopt, new_timestamps, setsockopt, take_error, takes_txtime
 from .sockopt_ip import IP_BIND_ADDRESS_NO_PORT, IP_FREEBIND, IP_TRANSPARENT
 from .sockopt_kinds import IPPROTO_IP, kept
 from .sockopt_tcp import MD5_KEYS
@@ -69,6 +69,7 @@ __all__ = [
     "inq_hint",
     "lingering",
     "listen",
+    "new_timestamps",
     "outq",
     "outq_unsent",
     "poll",
@@ -82,6 +83,7 @@ __all__ = [
     "setsockopt",
     "shutdown",
     "take_error",
+    "takes_txtime",
     "tcp_info",
     "would_block",
 ]

@@ -165,6 +165,11 @@ def keys_of(sk: Sock) -> bytes:
     return (sk.fastopen.keys if sk.fastopen is not None else b"") or parse_key(sk.sysctl.tcp_fastopen_key)
 
 
+def own_keys(sk: Sock) -> bytes:
+    """TCP_FASTOPEN_KEY reads what it has set, and nothing of the host's."""
+    return sk.fastopen.keys if sk.fastopen is not None else b""
+
+
 def make_cookie(key: bytes, client: bytes, server: bytes) -> bytes:
     """The cookie of a client's address at a server's."""
     return siphash(key, client + server).to_bytes(COOKIE_LEN, "little")

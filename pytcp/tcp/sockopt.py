@@ -1,20 +1,21 @@
 """setsockopt and getsockopt of a TCP socket: Linux's names, ranges, roundings and refusals (linux-sockets §7).
 
 Here are the two calls and the options at SOL_SOCKET; `sockopt_tcp` and `sockopt_ip` have the others. Options
-of features that do not exist here (TCP-AO, TLS, transmit times) are refused as by a kernel
-built without them: ENOPROTOOPT. Lengths: an int is read from the first 4 bytes; fewer is EINVAL, except at
-IPPROTO_IP, where one byte is a number too. A getsockopt buffer that is too small gets the first bytes of
-the value. A program has every privilege over its own stack: what Linux asks CAP_NET_ADMIN or CAP_NET_RAW for is granted.
+of features that do not exist here are refused as by a kernel built without them (`sockopt_absent`). Lengths: an int
+is read from the first 4 bytes; fewer is EINVAL, except at IPPROTO_IP, where one byte is a number too. A getsockopt
+buffer that is too small gets the first bytes of the value. A program has every privilege over its own stack: what
+Linux asks CAP_NET_ADMIN or CAP_NET_RAW for is granted.
 """
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from hashlib import blake2b
 from struct import Struct
 from typing import NoReturn
 
-from . import keepalive, md5, rwnd, sockopt_ip, sockopt_tcp, timestamping
+from . import keepalive, md5, rwnd, sockopt_absent, sockopt_ip, sockopt_tcp, timestamping
 from .const import SF_LISTEN
 from .sock import Sock
 from .sockopt_kinds import (
@@ -29,6 +30,7 @@ from .sockopt_kinds import (
     Getter,
     Key,
     Setter,
+    SizedGetter,
     check,
     constant,
     defaults,
@@ -39,6 +41,7 @@ from .sockopt_kinds import (
     keep,
     kept,
     kept_getter,
+    refuse,
     ticks,
     to_int,
     write_space,
@@ -49,6 +52,8 @@ _LINGER = Struct("=ii")
 _TIMEVAL = Struct("=qq")
 _U32 = Struct("=I")
 _U64 = Struct("=Q")
+_TXTIME = Struct("=iI")  # clock, flags
+_TIMESTAMPING = Struct("=ii")  # flags, hardware clock
 _LONG_MAX = (1 << 63) - 1
 _MEMINFO = Struct("=9I")
 _NOBODY = Struct("=iii").pack(0, -1, -1)  # struct ucred of a peer that is no process here
@@ -106,7 +111,7 @@ def getsockopt(sk: Sock, level: int, name: int, buflen: int = 0) -> int | bytes:
             return value
         return INT.unpack(value[:4].ljust(4, b"\0"))[0]  # type: ignore[no-any-return]
     if isinstance(value, int):
-        if level == IPPROTO_IP and 0 < buflen < 4 and 0 <= value <= 255 and key not in _EXACT_LENGTH:
+        if level == IPPROTO_IP and 0 < buflen < 4 and 0 <= value <= 255:
             return bytes((value,))
         value = INT.pack(value)
     return value[:buflen]
@@ -159,15 +164,21 @@ SO_CNX_ADVICE = 53
 SO_MEMINFO = 55
 SO_INCOMING_NAPI_ID = 56
 SO_COOKIE = 57
+SO_TXTIME = 61
 SO_BINDTOIFINDEX = 62
+SO_TIMESTAMPING_NEW = 65
 SO_RCVTIMEO_NEW = 66
 SO_SNDTIMEO_NEW = 67
 SO_PREFER_BUSY_POLL = 69
+SO_BUSY_POLL_BUDGET = 70
+SO_NETNS_COOKIE = 71
 SO_BUF_LOCK = 72
 SO_RESERVE_MEM = 73
 SO_TXREHASH = 74
 SO_RCVMARK = 75
+SO_PASSPIDFD = 76
 SO_RCVPRIORITY = 82
+SO_PASSRIGHTS = 83
 
 AF_INET = 2
 AF_INET6 = 10
@@ -177,6 +188,9 @@ SOCK_MIN_SNDBUF = 4608
 SOCK_MIN_RCVBUF = 2304
 BPF_EXTENSIONS = 64  # how many ancillary loads classic BPF has
 SNDBUF_LOCK, RCVBUF_LOCK = 1, 2
+CLOCKS = (0, 1, 11)  # CLOCK_REALTIME, MONOTONIC, TAI
+TXTIME_FLAGS = 3
+MAX_BUDGET = 0xFFFF
 FOREVER = -1  # SO_RCVTIMEO, SO_SNDTIMEO: no limit
 
 
@@ -374,15 +388,60 @@ def _get_buf_lock(sk: Sock) -> int:
     return SNDBUF_LOCK * sk.sndbuf_locked | RCVBUF_LOCK * sk.rcvbuf_locked
 
 
+def _set_timestamping(name: int) -> ByteSetter:
+    """SO_TIMESTAMPING and its namesake of 64 bits: flags, and in a value of 8 bytes a hardware clock, which no device here has."""
+
+    def setter(sk: Sock, value: bytes) -> None:
+        check(len(value) >= INT.size)
+        timestamping.set_flags(sk, INT.unpack_from(value)[0])
+        keep(sk, (SOL_SOCKET, SO_TIMESTAMPING_NEW), int(name == SO_TIMESTAMPING_NEW))
+
+    return setter
+
+
+def _get_timestamping_new(sk: Sock) -> bytes:
+    """Only what was set by this name."""
+    return _TIMESTAMPING.pack(sk.tstamp_flags if new_timestamps(sk) else 0, 0)
+
+
+def new_timestamps(sk: Sock) -> bool:
+    """Whether time stamps come as SCM_TIMESTAMPING_NEW."""
+    return sk.optmem is not None and bool(sk.optmem.get((SOL_SOCKET, SO_TIMESTAMPING_NEW)))
+
+
+def _set_txtime(sk: Sock, value: bytes) -> None:
+    """A stream takes SCM_TXTIME with its data from now on, and does nothing about it."""
+    check(len(value) == _TXTIME.size)
+    clock, flags = _TXTIME.unpack(value)
+    check(not flags & ~TXTIME_FLAGS and clock in CLOCKS)
+    keep(sk, (SOL_SOCKET, SO_TXTIME), _U64.unpack(value)[0])
+
+
+def takes_txtime(sk: Sock) -> bool:
+    """Whether SO_TXTIME was set."""
+    return sk.optmem is not None and (SOL_SOCKET, SO_TXTIME) in sk.optmem
+
+
+def _get_txtime(sk: Sock) -> bytes:
+    return _U64.pack((sk.optmem or {}).get((SOL_SOCKET, SO_TXTIME), 0))
+
+
+def _set_busy_poll_budget(sk: Sock, value: int) -> None:
+    """How many packets a poll takes from a device; no socket here polls one. It cannot be read."""
+    check(0 <= value <= MAX_BUDGET)
+
+
+def _get_netns_cookie(sk: Sock, room: int) -> bytes:
+    """A number that tells stacks apart."""
+    check(room == _U64.size)
+    return blake2b(sk.host.secret(), digest_size=_U64.size, person=b"netns").digest()
+
+
 def _set_nothing(sk: Sock, value: int) -> None:
     """Of another age: accepted, and of no effect."""
 
 
 def _unsupported(sk: Sock) -> NoReturn:
-    fail(errno.EOPNOTSUPP)
-
-
-def _set_unsupported(sk: Sock, value: int) -> None:
     fail(errno.EOPNOTSUPP)
 
 
@@ -408,6 +467,8 @@ _KEPT: dict[Key, int] = {
 }
 defaults |= _KEPT
 
+_OF_UNIX_SOCKETS = (SO_PASSCRED, SO_PASSSEC, SO_PASSPIDFD, SO_PASSRIGHTS)
+
 _SET: dict[Key, Setter] = (
     sockopt_tcp.SET
     | sockopt_ip.SET
@@ -426,7 +487,6 @@ _SET: dict[Key, Setter] = (
         (SOL_SOCKET, SO_MARK): _set_mark,
         (SOL_SOCKET, SO_PEEK_OFF): _set_peek_off,
         (SOL_SOCKET, SO_LOCK_FILTER): _set_lock_filter,
-        (SOL_SOCKET, SO_TIMESTAMPING): timestamping.set_flags,
         (SOL_SOCKET, SO_ZEROCOPY): in_range((SOL_SOCKET, SO_ZEROCOPY), 0, 1),
         (SOL_SOCKET, SO_BUSY_POLL): in_range((SOL_SOCKET, SO_BUSY_POLL), 0, INT_MAX),
         (SOL_SOCKET, SO_INCOMING_CPU): in_range((SOL_SOCKET, SO_INCOMING_CPU), -INT_MAX - 1, INT_MAX),
@@ -435,13 +495,12 @@ _SET: dict[Key, Setter] = (
         (SOL_SOCKET, SO_TXREHASH): _set_txrehash,
         (SOL_SOCKET, SO_BINDTOIFINDEX): _set_ifindex,
         (SOL_SOCKET, SO_BUF_LOCK): _set_buf_lock,
+        (SOL_SOCKET, SO_BUSY_POLL_BUDGET): _set_busy_poll_budget,
         (SOL_SOCKET, SO_BSDCOMPAT): _set_nothing,
-        (SOL_SOCKET, SO_PASSCRED): _set_unsupported,
-        (SOL_SOCKET, SO_PASSSEC): _set_unsupported,
     }
 )
 
-_SET_BYTES: dict[Key, ByteSetter] = (sockopt_tcp.SET_BYTES | sockopt_ip.SET_BYTES) | {
+_SET_BYTES: dict[Key, ByteSetter] = (sockopt_tcp.SET_BYTES | sockopt_ip.SET_BYTES | sockopt_absent.SET_BYTES) | {
     (SOL_SOCKET, SO_LINGER): _set_linger,
     (SOL_SOCKET, SO_RCVTIMEO): _set_timeout(SO_RCVTIMEO),
     (SOL_SOCKET, SO_SNDTIMEO): _set_timeout(SO_SNDTIMEO),
@@ -449,12 +508,17 @@ _SET_BYTES: dict[Key, ByteSetter] = (sockopt_tcp.SET_BYTES | sockopt_ip.SET_BYTE
     (SOL_SOCKET, SO_SNDTIMEO_NEW): _set_timeout(SO_SNDTIMEO),
     (SOL_SOCKET, SO_BINDTODEVICE): _set_device,
     (SOL_SOCKET, SO_MAX_PACING_RATE): _set_pacing,
+    **{(SOL_SOCKET, name): _set_timestamping(name) for name in (SO_TIMESTAMPING, SO_TIMESTAMPING_NEW)},
+    (SOL_SOCKET, SO_TXTIME): _set_txtime,
+    **{(SOL_SOCKET, name): refuse(errno.EOPNOTSUPP, INT.size) for name in _OF_UNIX_SOCKETS},
 }
 
 # what the room for the answer changes
-_GET_SIZED: dict[Key, Callable[[Sock, int], bytes]] = {
+_GET_SIZED: dict[Key, SizedGetter] = sockopt_absent.GET_SIZED | {
     (IPPROTO_TCP, sockopt_tcp.TCP_SAVED_SYN): sockopt_tcp.saved_syn,
     (SOL_SOCKET, SO_MAX_PACING_RATE): _get_max_pacing_rate,
+    (SOL_SOCKET, SO_NETNS_COOKIE): _get_netns_cookie,
+    (IPPROTO_IPV6, sockopt_ip.IPV6_PATHMTU): sockopt_ip.path_mtu,
 }
 
 _GET: dict[Key, Getter] = (
@@ -481,7 +545,9 @@ _GET: dict[Key, Getter] = (
         (SOL_SOCKET, SO_PROTOCOL): constant(IPPROTO_TCP),
         (SOL_SOCKET, SO_DOMAIN): lambda sk: AF_INET if sk.family == 4 else AF_INET6,
         (SOL_SOCKET, SO_PEEK_OFF): field("peek_off"),
-        (SOL_SOCKET, SO_TIMESTAMPING): field("tstamp_flags"),
+        (SOL_SOCKET, SO_TIMESTAMPING): lambda sk: _TIMESTAMPING.pack(sk.tstamp_flags, 0),
+        (SOL_SOCKET, SO_TIMESTAMPING_NEW): _get_timestamping_new,
+        (SOL_SOCKET, SO_TXTIME): _get_txtime,
         (SOL_SOCKET, SO_MEMINFO): _get_meminfo,
         (SOL_SOCKET, SO_COOKIE): _get_cookie,
         (SOL_SOCKET, SO_RESERVE_MEM): constant(0),
@@ -494,8 +560,7 @@ _GET: dict[Key, Getter] = (
         (SOL_SOCKET, SO_BPF_EXTENSIONS): constant(BPF_EXTENSIONS),
         (SOL_SOCKET, SO_INCOMING_NAPI_ID): constant(0),
         (SOL_SOCKET, SO_PEERCRED): lambda sk: _NOBODY,
-        (SOL_SOCKET, SO_PASSCRED): _unsupported,
-        (SOL_SOCKET, SO_PASSSEC): _unsupported,
+        **{(SOL_SOCKET, name): _unsupported for name in _OF_UNIX_SOCKETS},
     }
 )
 # the least that a buffer must hold, where a shorter one is refused

@@ -3,13 +3,14 @@
 TOS and traffic class keep their ECN bits for TCP. Path MTU discovery modes are Linux's IP_PMTUDISC_*.
 What asks for control data of datagrams, or names multicast interfaces, is remembered where Linux remembers
 it on a stream, though it means nothing there; joining a group is refused (EPROTO), and so are IP options
-(IP_OPTIONS, ENOPROTOOPT), which this TCP does not send.
+(IP_OPTIONS, ENOPROTOOPT, or EINVAL for what are none), which this TCP does not send. `sockopt_absent` has more that is not here.
 """
 
 from __future__ import annotations
 
 import errno
 
+from .const import ESTABLISHED
 from .sock import Sock
 from .sockopt_kinds import (
     INT,
@@ -66,6 +67,7 @@ IP_UNICAST_IF = 50
 IP_LOCAL_PORT_RANGE = 51
 IP_PROTOCOL = 52
 
+IPV6_ADDRFORM = 1
 IPV6_2292PKTINFO = 2
 IPV6_2292HOPOPTS = 3
 IPV6_2292DSTOPTS = 4
@@ -88,11 +90,13 @@ IPV6_ROUTER_ALERT_ISOLATE = 30
 IPV6_RECVERR_RFC4884 = 31
 IPV6_FLOWINFO_SEND = 33
 IPV6_RECVPKTINFO = 49
+IPV6_PKTINFO = 50
 IPV6_RECVHOPLIMIT = 51
 IPV6_RECVHOPOPTS = 53
 IPV6_RECVRTHDR = 56
 IPV6_RECVDSTOPTS = 58
 IPV6_RECVPATHMTU = 60
+IPV6_PATHMTU = 61
 IPV6_DONTFRAG = 62
 IPV6_RECVTCLASS = 66
 IPV6_TCLASS = 67
@@ -109,6 +113,11 @@ DEFAULT_TTL = 64
 PMTUDISC_OMIT = 5
 ECN_MASK = 3
 MIN_MTU6 = 1280
+MAX_OPTIONS = 40
+PKTINFO6 = 20  # bytes of struct in6_pktinfo
+MTUINFO = 32  # of struct ip6_mtuinfo: a struct sockaddr_in6, and the MTU
+AF_INET = 2
+AF_INET6 = 10
 
 PREFER_SRC_TMP = 0x001
 PREFER_SRC_PUBLIC = 0x002
@@ -204,8 +213,14 @@ def _set_addr_preferences(sk: Sock, value: int) -> None:
 
 
 def _set_options(sk: Sock, value: bytes) -> None:
-    """IP_OPTIONS: none, or such as only fill up."""
-    if value.strip(b"\0\1"):
+    """IP_OPTIONS: none, or such as only fill up; the end of the list (0) may have anything behind it."""
+    check(len(value) <= MAX_OPTIONS)
+    at = 0
+    while at < len(value) and value[at]:
+        if value[at] == 1:
+            at += 1
+            continue
+        check(at + 1 < len(value) and 2 <= value[at + 1] <= len(value) - at)
         fail(errno.ENOPROTOOPT, "TCP sends no IP options here")
 
 
@@ -213,7 +228,7 @@ def _set_unicast_if(key: Key) -> ByteSetter:
     """An interface by its index in network order, 0 = none; remembered, and of no consequence for TCP."""
 
     def setter(sk: Sock, value: bytes) -> None:
-        check(len(value) >= 4)
+        check(len(value) == 4)
         index = int.from_bytes(value[:4], "big")
         if index and not sk.host.dev_name(index):
             fail(errno.EADDRNOTAVAIL)
@@ -221,6 +236,40 @@ def _set_unicast_if(key: Key) -> ByteSetter:
         keep(sk, key, INT.unpack_from(value)[0])
 
     return setter
+
+
+def _get_multicast_all(sk: Sock) -> int:
+    """On unless it was switched off; an IPv6 socket begins without."""
+    key = (IPPROTO_IP, IP_MULTICAST_ALL)
+    return (sk.optmem or {}).get(key, int(sk.family == 4))
+
+
+def _set_form(sk: Sock, value: int) -> None:
+    """IPV6_ADDRFORM: whether the socket can become one of IPv4."""
+    check(value == AF_INET)
+    if sk.state != ESTABLISHED:
+        fail(errno.ENOTCONN)
+    if sk.v6only or sk.family != 4:
+        fail(errno.EADDRNOTAVAIL)
+
+
+def _get_form(sk: Sock) -> int:
+    if sk.state != ESTABLISHED:
+        fail(errno.ENOTCONN)
+    return AF_INET6
+
+
+def _set_pktinfo(sk: Sock, value: bytes) -> None:
+    """Source and interface of datagrams; a stream does not look at it."""
+    check(len(value) >= PKTINFO6)
+    index = INT.unpack_from(value, 16)[0]
+    check(not sk.bound_dev_if or not index or index == sk.bound_dev_if)
+
+
+def path_mtu(sk: Sock, room: int) -> bytes:
+    """IPV6_PATHMTU: what the path takes, behind the address of nobody."""
+    check(room >= MTUINFO)
+    return bytes(MTUINFO - INT.size) + INT.pack(_get_mtu(sk))
 
 
 # ---------------------------------------------------------------- tables
@@ -240,7 +289,6 @@ _KEPT: dict[Key, int] = {
     **{(IPPROTO_IP, name): 0 for name in (IP_RECVOPTS, IP_RETOPTS, IP_PKTINFO, IP_RECVTTL, IP_PASSSEC, IP_RECVORIGDSTADDR, IP_CHECKSUM)},
     (IPPROTO_IP, IP_RECVERR_RFC4884): 0,
     (IPPROTO_IP, IP_MULTICAST_LOOP): 1,
-    (IPPROTO_IP, IP_MULTICAST_ALL): 1,
     (IPPROTO_IP, IP_UNICAST_IF): 0,
     **{(IPPROTO_IPV6, name): 0 for name in (IPV6_2292PKTINFO, IPV6_2292HOPOPTS, IPV6_2292DSTOPTS, IPV6_2292RTHDR, IPV6_2292HOPLIMIT, IPV6_FLOWINFO)},
     **{(IPPROTO_IPV6, name): 0 for name in (IPV6_RECVPKTINFO, IPV6_RECVHOPLIMIT, IPV6_RECVHOPOPTS, IPV6_RECVRTHDR, IPV6_RECVDSTOPTS, IPV6_RECVPATHMTU)},
@@ -257,6 +305,7 @@ SET: dict[Key, Setter] = {key: flag(key) for key in _KEPT} | {
     (IPPROTO_IP, IP_RECVERR): _set_recverr,
     (IPPROTO_IP, IP_MINTTL): _set_min_ttl,
     (IPPROTO_IP, IP_LOCAL_PORT_RANGE): _set_port_range,
+    (IPPROTO_IPV6, IPV6_ADDRFORM): _set_form,
     (IPPROTO_IPV6, IPV6_UNICAST_HOPS): _set_hops,
     (IPPROTO_IPV6, IPV6_V6ONLY): _set_v6only,
     (IPPROTO_IPV6, IPV6_MTU_DISCOVER): _set_mtu_discover,
@@ -277,6 +326,7 @@ SET_BYTES: dict[Key, ByteSetter] = {
     (IPPROTO_IP, IP_OPTIONS): _set_options,
     (IPPROTO_IP, IP_UNICAST_IF): _set_unicast_if((IPPROTO_IP, IP_UNICAST_IF)),
     (IPPROTO_IPV6, IPV6_UNICAST_IF): _set_unicast_if((IPPROTO_IPV6, IPV6_UNICAST_IF)),
+    (IPPROTO_IPV6, IPV6_PKTINFO): _set_pktinfo,
     (IPPROTO_IPV6, IPV6_ROUTER_ALERT): refuse(errno.ENOPROTOOPT, 4),
     **{(IPPROTO_IPV6, name): refuse(errno.EPROTO, 20) for name in (IPV6_JOIN_GROUP, IPV6_LEAVE_GROUP)},
     **{(IPPROTO_IP, name): refuse(errno.EINVAL) for name in (IP_ROUTER_ALERT, IP_RECVFRAGSIZE, IP_MULTICAST_IF, IP_MULTICAST_TTL)},
@@ -292,6 +342,8 @@ GET: dict[Key, Getter] = {key: kept_getter(key) for key in _KEPT} | {
     (IPPROTO_IP, IP_RECVERR): field("recverr"),
     (IPPROTO_IP, IP_MTU): _get_mtu,
     (IPPROTO_IP, IP_MINTTL): field("min_ttl"),
+    (IPPROTO_IP, IP_MULTICAST_ALL): _get_multicast_all,
+    (IPPROTO_IPV6, IPV6_ADDRFORM): _get_form,
     (IPPROTO_IPV6, IPV6_UNICAST_HOPS): field("ttl"),
     (IPPROTO_IPV6, IPV6_V6ONLY): field("v6only"),
     (IPPROTO_IPV6, IPV6_MTU_DISCOVER): field("pmtu_disc"),
@@ -307,6 +359,7 @@ GET: dict[Key, Getter] = {key: kept_getter(key) for key in _KEPT} | {
     (IPPROTO_IP, IP_PROTOCOL): field("sport"),  # as the kernel does: it reads the field that raw sockets keep their protocol in
     (IPPROTO_IP, IP_MULTICAST_TTL): constant(1),
     (IPPROTO_IPV6, IPV6_MULTICAST_HOPS): constant(1),
-    **{(IPPROTO_IP, name): constant(0) for name in (IP_HDRINCL, IP_ROUTER_ALERT, IP_NODEFRAG, IP_RECVFRAGSIZE, IP_MULTICAST_IF)},
+    **{(IPPROTO_IP, name): constant(0) for name in (IP_HDRINCL, IP_ROUTER_ALERT, IP_NODEFRAG, IP_RECVFRAGSIZE)},
+    (IPPROTO_IP, IP_MULTICAST_IF): lambda sk: bytes(4),  # an address, not a number
     **{(IPPROTO_IPV6, name): constant(0) for name in (IPV6_MULTICAST_IF, IPV6_ROUTER_ALERT)},
 }

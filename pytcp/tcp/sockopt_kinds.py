@@ -29,6 +29,7 @@ Key = tuple[int, int]
 Setter = Callable[[Sock, int], None]
 ByteSetter = Callable[[Sock, bytes], None]
 Getter = Callable[[Sock], int | bytes]
+SizedGetter = Callable[[Sock, int], bytes]  # of how many bytes have room
 
 # options that are only kept, and what they are until set; each group of options adds its own
 defaults: dict[Key, int] = {}
@@ -44,7 +45,10 @@ _TEXTS = {  # of strerror(3), which the engine has no operating system to ask fo
     errno.EOPNOTSUPP: "Operation not supported",
     errno.EADDRNOTAVAIL: "Cannot assign requested address",
     errno.ENODEV: "No such device",
+    errno.ESRCH: "No such process",
     errno.ENOENT: "No such file or directory",
+    errno.ENOBUFS: "No buffer space available",
+    errno.ENODATA: "No data available",
     errno.ENOTCONN: "Transport endpoint is not connected",
 }
 
@@ -125,6 +129,16 @@ def refuse(code: int, size: int = 0) -> ByteSetter:
         fail(code)
 
     return setter
+
+
+def unreadable(code: int, size: int = 0) -> SizedGetter:
+    """Fails with `code`, and before that with EINVAL where fewer than `size` bytes have room."""
+
+    def getter(sk: Sock, room: int) -> bytes:
+        check(room >= size)
+        fail(code)
+
+    return getter
 
 
 def field(name: str) -> Getter:

@@ -1,7 +1,7 @@
 """Options at IPPROTO_TCP: ranges and roundings as measured on Linux 6.18 (linux-sockets §7).
 
 Times given in ms or us become whole ticks, rounded up. TCP_REPAIR and what belongs to it are refused as
-to a program without the privilege; zero-copy receive is not known here.
+to a program without the privilege; what else is not here is in `sockopt_absent`.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ TCP_FASTOPEN_KEY = 33
 TCP_FASTOPEN_NO_COOKIE = 34
 TCP_INQ = 36
 TCP_TX_DELAY = 37
+TCP_IS_MPTCP = 43
 TCP_RTO_MAX_MS = 44
 TCP_RTO_MIN_US = 45
 TCP_DELACK_MAX_US = 46
@@ -367,7 +368,8 @@ GET: dict[Key, Getter] = {key: kept_getter(key) for key in _KEPT} | {
     (IPPROTO_TCP, TCP_FASTOPEN): lambda sk: sk.fastopen.max_qlen if sk.fastopen is not None else 0,
     (IPPROTO_TCP, TCP_FASTOPEN_CONNECT): lambda sk: sk.fastopen.connect if sk.fastopen is not None else 0,
     (IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE): lambda sk: sk.fastopen.no_cookie if sk.fastopen is not None else 0,
-    (IPPROTO_TCP, TCP_FASTOPEN_KEY): fastopen.keys_of,
+    (IPPROTO_TCP, TCP_FASTOPEN_KEY): fastopen.own_keys,
+    (IPPROTO_TCP, TCP_IS_MPTCP): constant(0),
     (IPPROTO_TCP, TCP_RTO_MAX_MS): lambda sk: sk.rto_max_ns // NSEC_PER_MSEC,
     (IPPROTO_TCP, TCP_RTO_MIN_US): field("rto_min_us"),
     (IPPROTO_TCP, TCP_DELACK_MAX_US): lambda sk: sk.delack_max_ns // 1000,

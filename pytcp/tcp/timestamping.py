@@ -30,6 +30,7 @@ TX_SCHED = 1 << 8
 TX_ACK = 1 << 9
 OPT_TSONLY = 1 << 11
 OPT_STATS = 1 << 12
+BIND_PHC = 1 << 15
 OPT_ID_TCP = 1 << 16
 TX_COMPLETION = 1 << 18
 KNOWN = (1 << 19) - 1
@@ -45,11 +46,16 @@ Wish = tuple[int, int]  # SOF_TIMESTAMPING_* of the socket, number of the last b
 
 
 def set_flags(sk: Sock, flags: int) -> None:
-    """SO_TIMESTAMPING. Raises OSError EINVAL for flags that do not exist or do not go together, and OPT_ID without a connection."""
+    """SO_TIMESTAMPING. Raises OSError EINVAL for flags that do not exist or do not go together, and OPT_ID without a connection;
+    EOPNOTSUPP for the clock of a device where the socket is bound to none, EINVAL where it is: devices here have none."""
     alone = (flags & OPT_ID_TCP and not flags & OPT_ID) or (flags & OPT_STATS and not flags & OPT_TSONLY)
     counts = flags & OPT_ID and not sk.tstamp_flags & OPT_ID
     if flags & ~KNOWN or alone or (counts and sk.state in (CLOSE, LISTEN)):
         raise OSError(errno.EINVAL, "Invalid argument")
+    if flags & BIND_PHC:
+        if sk.bound_dev_if:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
     if counts:
         sk.tstamp_base = sk.write_seq if flags & OPT_ID_TCP else sk.snd_una
     sk.tstamp_flags = flags

@@ -106,12 +106,12 @@ def test_options_take_and_give_what_linux_does(name: str, state: str) -> None:
                 got = "same" if got == value else got
             if got != want:
                 wrong.append((option, value, want, got))
-        _run, sk, _ = opened(case["setup"]["ip"], state, [])
         for length in (1, 2):
             got = reading(sk, option, length)
             got = len(got) if isinstance(got, bytes) else got
             if got != row[f"getlen{length}"]:
                 wrong.append((option, f"read into {length}", row[f"getlen{length}"], got))
+        _run, sk, _ = opened(case["setup"]["ip"], state, [])
         if (attempt(sk, option, b"\2"), attempt(sk, option, pack("=ii", 2, 0))) != (row["len1"], row["len8"]):
             wrong.append((option, "1 byte, 8 bytes", (row["len1"], row["len8"]), (attempt(sk, option, b"\2"), attempt(sk, option, pack("=ii", 2, 0)))))
     assert not wrong

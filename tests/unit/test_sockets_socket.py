@@ -21,8 +21,10 @@ from pytcp.sockets.address import SockAddr
 from pytcp.sockets.cmsg import IP_RECVERR, IPV6_RECVERR, MSG_CTRUNC, MSG_ERRQUEUE
 from pytcp.sockets.open import TrioStack
 from pytcp.sockets.socket import (
+    IPV6_ADDRFORM,
     MSG_OOB,
     MSG_TRUNC,
+    SCM_TXTIME,
     SHUT_RDWR,
     SHUT_WR,
     SIOCATMARK,
@@ -35,6 +37,7 @@ from pytcp.sockets.socket import (
     Socket,
 )
 from pytcp.tcp.const import ESTABLISHED, LISTEN, MSG_PEEK
+from pytcp.tcp.timestamping import SOFTWARE, TX_ACK
 
 A4, B4 = "10.0.0.1", "10.0.0.2"
 NOBODY4 = "10.0.0.99"
@@ -155,6 +158,49 @@ def test_an_ipv6_socket_connects_to_a_mapped_address(two: Two) -> None:
     server, _ = listener.accept()
     assert server.getpeername()[0] == A4
     assert client.getpeername() == ("::ffff:10.0.0.2", PORT, 0, 0)
+
+
+def test_a_socket_of_a_mapped_peer_can_become_one_of_ipv4(two: Two) -> None:
+    """IPV6_ADDRFORM; afterwards it knows nothing of the level of IPv6."""
+    listener = two.listener()
+    client = two.a.socket(stdlib.AF_INET6)
+    with pytest.raises(BlockingIOError):
+        client.connect(("::ffff:10.0.0.2", PORT))
+    two.run()
+    assert client.getsockopt(41, IPV6_ADDRFORM) == stdlib.AF_INET6
+    client.setsockopt(41, IPV6_ADDRFORM, stdlib.AF_INET)
+    assert client.getpeername() == (B4, PORT)
+    assert client.getsockopt(SOL_SOCKET, stdlib.SO_DOMAIN) == stdlib.AF_INET
+    with fails(errno.EOPNOTSUPP):
+        client.getsockopt(41, IPV6_ADDRFORM)
+    server, _ = listener.accept()
+    client.send(b"on it goes")
+    two.run()
+    assert server.recv(100) == b"on it goes"
+
+
+def test_a_transmit_time_comes_with_data_once_the_socket_said_so(two: Two) -> None:
+    client, server = two.pair()
+    when = [(SOL_SOCKET, SCM_TXTIME, struct.pack("=Q", 5 * MS))]
+    with fails(errno.EINVAL):
+        client.sendmsg([b"early"], when)
+    client.setsockopt(SOL_SOCKET, SCM_TXTIME, struct.pack("=iI", 1, 0))
+    assert client.getsockopt(SOL_SOCKET, SCM_TXTIME, 64) == struct.pack("=iI", 1, 0)
+    with fails(errno.EINVAL):
+        client.sendmsg([b"short"], [(SOL_SOCKET, SCM_TXTIME, bytes(4))])
+    assert client.sendmsg([b"late"], when) == 4
+    two.run()
+    assert server.recv(100) == b"late"
+
+
+@pytest.mark.parametrize("option", [37, 65])
+def test_time_stamps_come_under_the_name_they_were_asked_for(two: Two, option: int) -> None:
+    client, _ = two.pair()
+    client.setsockopt(SOL_SOCKET, option, TX_ACK | SOFTWARE)
+    client.send(b"x")
+    two.run()
+    _, control, _, _ = client.recvmsg(100, 200, MSG_ERRQUEUE)
+    assert [kind for level, kind, _ in control if level == SOL_SOCKET] == [option]
 
 
 def test_other_families_are_refused(two: Two) -> None:

@@ -12,22 +12,21 @@ from typing import NamedTuple
 
 import pytest
 
-from pytcp.tcp import api, const, sockopt, sockopt_ip, sockopt_tcp
+from pytcp.tcp import api, const, sockopt, sockopt_absent, sockopt_ip, sockopt_tcp
 from pytcp.tcp.sock import Sock
 
 from .endpoint import LOCAL, MS, Peer, World, connection
 
 TABLE = Path(__file__).parents[1] / "data" / "socket_options.txt"
 LEVELS = {"SOL_SOCKET": 1, "IPPROTO_IP": 0, "IPPROTO_TCP": 6, "IPPROTO_IPV6": 41}
+MODULES = (sockopt, sockopt_absent, sockopt_ip, sockopt_tcp)
 NUMBERS = {
-    **{name: value for module in (sockopt, sockopt_ip, sockopt_tcp) for name, value in vars(module).items() if re.match(r"(TCP|SO|IP|IPV6)_", name)},
+    **{name: value for module in MODULES for name, value in vars(module).items() if re.match(r"(TCP|SO|IP|IPV6)_", name)},
     "unknown_99": 99,
     "unknown_200": 200,
 }
 # other features own these: not known here
-UNKNOWN = {
-    "TCP_ZEROCOPY_RECEIVE", "SO_TIMESTAMP",
-}  # fmt: skip
+UNKNOWN = {"SO_TIMESTAMP"}
 # structures, values of the moment, and those tested below
 APART = {"TCP_INFO", "TCP_CC_INFO", "TCP_SAVED_SYN", "TCP_TIMESTAMP", "SO_MAX_PACING_RATE", "SO_INCOMING_CPU", "SO_COOKIE", "TCP_REPAIR", "SO_CNX_ADVICE"}
 # set without a way to read them: the table shows the refused reading
@@ -154,8 +153,7 @@ def test_option_lengths(row: Row) -> None:
 
 @pytest.mark.parametrize("option", sorted(UNKNOWN))
 def test_options_of_other_features_are_not_known(option: str) -> None:
-    numbers_ = {"TCP_ZEROCOPY_RECEIVE": 35}
-    numbers_ |= {"SO_TIMESTAMP": 29}
+    numbers_ = {"SO_TIMESTAMP": 29}
     level = 6 if option.startswith("TCP") else 1
     for call in (lambda sk: api.setsockopt(sk, level, numbers_[option], 1), lambda sk: api.getsockopt(sk, level, numbers_[option])):
         with pytest.raises(OSError) as caught:
@@ -298,6 +296,121 @@ def test_so_error_prefers_the_pending_error_and_clears_what_it_tells() -> None:
     sk = World().socket()
     sk.sk_err, sk.sk_err_soft = errno.ECONNRESET, errno.EHOSTUNREACH
     assert [api.getsockopt(sk, 1, sockopt.SO_ERROR) for _ in range(3)] == [errno.ECONNRESET, errno.EHOSTUNREACH, 0]
+
+
+# ---------------------------------------------------------------- what is not here
+
+# (level, option, value, socket, result) as Linux 6.18 has it, which was asked by tests/interop/test_socket_options.py
+PROGRAM = pack("=HxxxxxxQ", 1, 1 << 20)
+GROUP = pack("=IxxxxH14x112x", 1, 0)
+REFUSED = [
+    (1, 26, b"", "closed", "EINVAL"), (1, 26, PROGRAM[:12], "closed", "EINVAL"), (1, 26, bytes(16), "closed", "EINVAL"),
+    (1, 27, 0, "closed", "ENOENT"), (1, 68, 0, "closed", "EINVAL"), (1, 50, bytes(8), "closed", "EINVAL"),
+    (1, 76, 1, "closed", "ENOTSUP"), (1, 83, 1, "closed", "ENOTSUP"), (1, 80, bytes(12), "closed", "EINVAL"), (1, 80, bytes(16), "closed", "ok"),
+    (1, 70, 65536, "closed", "EINVAL"), (1, 70, 65535, "closed", "ok"),
+    (1, 37, pack("=ii", 1 << 15, 3), "closed", "ENOTSUP"), (1, 37, pack("=ii", 1 << 15 | 1 << 12, 3), "closed", "EINVAL"),
+    (1, 61, bytes(4), "closed", "EINVAL"), (1, 61, pack("=iI", 2, 0), "closed", "EINVAL"), (1, 61, pack("=iI", 11, 4), "closed", "EINVAL"),
+    (6, 22, 0, "established", "EINVAL"), (6, 29, 0, "closed", "EPERM"), (6, 29, b"", "closed", "EINVAL"),
+    (6, 31, b"", "established", "EINVAL"), (6, 31, b"nonesuch", "established", "ENOENT"), (6, 31, b"\0", "closed", "ENOENT"),
+    (6, 42, 0, "listening", "EPERM"), (6, 42, 0, "closed", "ENOPROTOOPT"),
+    (0, 4, bytes(41), "closed", "EINVAL"), (0, 4, b"\x07", "closed", "EINVAL"), (0, 4, b"\x07\x05\x04", "closed", "EINVAL"), (0, 4, b"\0\x07", "closed", "ok"),
+    (0, 50, bytes(8), "closed", "EINVAL"), (41, 76, bytes(8), "closed", "EINVAL"),
+    (0, 39, bytes(11), "closed", "EINVAL"), (0, 39, bytes(12), "closed", "EINVAL"),
+    (0, 41, bytes(16), "closed", "EINVAL"), (0, 41, b"\xff" * 16, "closed", "ENOBUFS"),
+    (0, 42, GROUP[:135], "closed", "EINVAL"), (0, 42, GROUP, "closed", "EINVAL"), (0, 46, bytes(264), "closed", "EADDRNOTAVAIL"),
+    (41, 42, GROUP, "closed", "EADDRNOTAVAIL"), (41, 46, bytes(263), "closed", "EINVAL"), (41, 48, b"\xff" * 144, "closed", "ENOBUFS"),
+    (41, 28, bytes(19), "closed", "EINVAL"), (41, 28, bytes(20), "closed", "ENOENT"), (41, 27, b"\xff" * 20, "closed", "EINVAL"),
+    (41, 32, bytes(31), "closed", "EINVAL"), (41, 32, bytes(32), "closed", "EINVAL"),
+    (41, 6, bytes(12), "closed", "ok"), (41, 6, bytes(16), "closed", "EINVAL"),
+    (41, 50, bytes(19), "closed", "EINVAL"), (41, 50, bytes(20), "closed", "ok"),
+    (41, 54, b"", "closed", "ok"), (41, 54, bytes(12), "closed", "EINVAL"), (41, 59, b"\0\1" + bytes(6), "closed", "EINVAL"),
+    (41, 57, bytes(8), "closed", "EINVAL"),
+    (41, 1, 2, "closed", "ENOTCONN"), (41, 1, 2, "established", "EADDRNOTAVAIL"), (41, 1, 1, "established", "EINVAL"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("level", "number", "value", "state", "result"), REFUSED)
+def test_wrong_arguments_of_options_that_are_not_here_are_told_as_by_a_kernel_that_has_them(
+    level: int, number: int, value: int | bytes, state: str, result: str
+) -> None:
+    sk = prepared(state, level)
+    if (level, number, state) == (41, 1, "established"):
+        sk.v6only = False
+    try:
+        api.setsockopt(sk, level, number, value)
+    except OSError as error:
+        assert name_of(error) == result
+    else:
+        assert result == "ok"
+
+
+@pytest.mark.parametrize(
+    ("level", "number", "room", "result"),
+    [
+        (1, 26, 8, b""), (1, 77, 4, "ENODATA"), (1, 76, 4, "ENOTSUP"), (1, 71, 4, "EINVAL"), (1, 71, 16, "EINVAL"),
+        (6, 29, 19, "EINVAL"), (6, 29, 20, "EPERM"), (6, 29, 21, "EINVAL"), (6, 31, 16, b""), (6, 33, 32, b""), (6, 35, 15, "EINVAL"), (6, 43, 8, bytes(4)),
+        (0, 32, 3, bytes(3)), (0, 51, 3, bytes(1)), (41, 6, 64, b""), (41, 32, 31, "EINVAL"), (41, 32, 32, "ENOENT"), (41, 57, 8, b""),
+        (41, 61, 31, "EINVAL"), (41, 61, 32, "ENOTCONN"), (41, 1, 4, "ENOTCONN"),
+    ],
+)  # fmt: skip
+def test_reading_them_too(level: int, number: int, room: int, result: bytes | str) -> None:
+    sk = prepared("closed", level)
+    try:
+        value = api.getsockopt(sk, level, number, room)
+    except OSError as error:
+        assert name_of(error) == result
+    else:
+        assert value == result
+
+
+def test_a_locked_filter_may_not_be_changed() -> None:
+    sk = World().socket()
+    api.setsockopt(sk, 1, sockopt.SO_LOCK_FILTER, 1)
+    for number, value in ((sockopt_absent.SO_ATTACH_FILTER, PROGRAM), (sockopt_absent.SO_ATTACH_BPF, bytes(4)), (sockopt_absent.SO_DETACH_FILTER, bytes(4))):
+        with pytest.raises(OSError) as caught:
+            api.setsockopt(sk, 1, number, value)
+        assert caught.value.errno == errno.EPERM
+
+
+def test_the_path_mtu_is_behind_the_address_of_nobody() -> None:
+    sk = prepared("established", LEVELS["IPPROTO_IPV6"])
+    assert api.getsockopt(sk, 41, sockopt_ip.IPV6_PATHMTU, 64) == bytes(28) + pack("=i", 1500)
+
+
+def test_ip_multicast_all_begins_as_one_on_ipv4_only() -> None:
+    for family, first in ((4, 1), (6, 0)):
+        sk = World().socket(family)
+        assert api.getsockopt(sk, 0, sockopt_ip.IP_MULTICAST_ALL) == first
+        api.setsockopt(sk, 0, sockopt_ip.IP_MULTICAST_ALL, 1 - first)
+        assert api.getsockopt(sk, 0, sockopt_ip.IP_MULTICAST_ALL) == 1 - first
+
+
+def test_sockets_of_one_stack_have_its_number() -> None:
+    world = World()
+    first = api.getsockopt(world.socket(), 1, sockopt.SO_NETNS_COOKIE, 8)
+    assert first == api.getsockopt(world.socket(), 1, sockopt.SO_NETNS_COOKIE, 8)
+    assert isinstance(first, bytes) and any(first)
+
+
+def test_the_fast_open_key_of_a_socket_is_what_it_has_set_not_what_its_host_has() -> None:
+    world = World()
+    sk = world.listening()
+    api.setsockopt(sk, 6, sockopt_tcp.TCP_FASTOPEN, 5)
+    assert any(world.sysctl.tcp_fastopen_key.replace("-", "").strip("0"))
+    assert api.getsockopt(sk, 6, sockopt_tcp.TCP_FASTOPEN_KEY, 32) == b""
+    for key in (bytes(range(16)), bytes(range(32))):
+        api.setsockopt(sk, 6, sockopt_tcp.TCP_FASTOPEN_KEY, key)
+        for room in (8, 16, 20, 32):
+            assert api.getsockopt(sk, 6, sockopt_tcp.TCP_FASTOPEN_KEY, room) == key[:room]
+
+
+def test_timestamping_reads_back_under_the_name_it_was_set_by() -> None:
+    sk = World().socket()
+    old, new = sockopt.SO_TIMESTAMPING, sockopt.SO_TIMESTAMPING_NEW
+    for name, read in ((old, 0), (new, 18)):
+        api.setsockopt(sk, 1, name, pack("=ii", 18, 0))
+        assert api.getsockopt(sk, 1, old, 64) == pack("=ii", 18, 0)
+        assert api.getsockopt(sk, 1, new, 64) == pack("=ii", read, 0)
 
 
 # ---------------------------------------------------------------- effects
