@@ -24,7 +24,7 @@ from pytcp.wire.addr import MAC_BROADCAST
 from pytcp.wire.checksum import ones_sum
 from pytcp.wire.errors import WireError
 from pytcp.wire.ethernet import ETH_P_802_3_MIN, ETH_P_8021AD, ETH_P_8021Q, ETH_P_ARP, ETH_P_IP, ETH_P_IPV6
-from pytcp.wire.tcp import Segment, parse_segment
+from pytcp.wire.tcp import NO_OPTIONS, Segment, parse_segment
 from pytcp.wire.tcpopt import TS_WORD
 
 from . import arp, ipv4, ipv6, ndp
@@ -39,9 +39,10 @@ if TYPE_CHECKING:
     from .address import Address6
     from .stack import Stack
 
-# destination MAC, type, IHL, TOS, length, id, fragment, TTL, protocol, checksum, addresses and ports; sequence and
-# acknowledgement number, offset and flags, window, urgent pointer, NOP NOP TS, TSval, TSecr
-_IP4_TS = Struct(">6s6xHBBHHHBBH12sIIHH2xHIII").unpack_from
+# destination MAC, type with version and IHL, TOS, length, id, fragment, TTL, protocol, checksum, addresses and ports; sequence
+# and acknowledgement number, offset and flags, window, urgent pointer, NOP NOP TS, TSval, TSecr
+_IP4_TS = Struct(">6s6x3sBHHHBBH12sIIHH2xHIII").unpack_from
+_PLAIN4 = b"\x08\x00\x45"  # type IPv4, no IP options
 _IP4 = Struct(">6s6xHBBH2xHBB2x12s").unpack_from  # destination MAC, type, IHL, TOS, length, fragment, TTL, protocol, addresses and ports
 _HEADER4 = Struct(">14x20s").unpack_from
 _IP6 = Struct(">6s6xHIHBB36s").unpack_from
@@ -142,10 +143,10 @@ class Interface:
         data = frame.data
         size = len(data)
         if size >= _MIN4_TS:
-            mac, kind, vihl, tos, total, ident, frag, ttl, proto, csum, key, seq, ack, flags, window, urg_ptr, word, tsval, tsecr = _IP4_TS(data)
+            mac, kind, tos, total, ident, frag, ttl, proto, csum, key, seq, ack, flags, window, urg_ptr, word, tsval, tsecr = _IP4_TS(data)
             end = total + 14
             if (
-                word == TS_WORD and flags >> 12 == 8 and kind == 0x0800 and vihl == 0x45 and proto == 6
+                word == TS_WORD and flags >> 12 == 8 and kind == _PLAIN4 and proto == 6
                 and not frag & 0x3FFF and mac == self.mac and _MIN4_TS <= end <= size
             ):  # fmt: skip
                 entry = self._table.get(key)
@@ -160,7 +161,7 @@ class Interface:
                         mib.TcpInCsumErrors += 1
                         mib.TcpInErrs += 1
                         return
-                    # as parse_segment
+                    # as parse_segment; `end_seq` is for whoever receives it
                     seg = _new_segment(Segment)
                     seg.family = 4
                     seg.src = entry.daddr
@@ -169,7 +170,6 @@ class Interface:
                     seg.dport = entry.sport
                     seg.seq = seq
                     seg.ack = ack
-                    seg.end_seq = 0
                     seg.flags = flags & 0x1FF
                     seg.window = window
                     seg.urg_ptr = urg_ptr
@@ -179,14 +179,7 @@ class Interface:
                     seg.tsval = tsval
                     seg.tsecr = tsecr
                     seg.saw_tstamp = True
-                    seg.sack = ()
-                    seg.mss = None
-                    seg.wscale = None
-                    seg.sack_perm = False
-                    seg.tfo_cookie = None
-                    seg.tfo_exp = False
-                    seg.md5 = None
-                    seg.accecn = None
+                    seg.options = NO_OPTIONS
                     seg.data = data
                     seg.l4_off = 34
                     seg.tos = tos

@@ -128,7 +128,7 @@ class Stack(TcpHost):
             self._release_owed()
 
     def _after_pass(self) -> None:
-        if self._wakes:
+        while self._wakes:
             self._deliver_wakes()
         for ring in self._rings:
             if ring.queue:
@@ -568,7 +568,8 @@ class Stack(TcpHost):
         """Stop everything: timers, links, what waits. Sockets are of no use afterwards; a second call does nothing."""
         if self.closed:
             return
-        self._deliver_wakes()
+        while self._wakes:
+            self._deliver_wakes()
         self.closed = True
         for timer in self._armed.values():
             timer.cancel()

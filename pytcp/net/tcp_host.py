@@ -357,12 +357,12 @@ class TcpHost(TcpOutput):
             self.kick()
 
     def _deliver_wakes(self) -> None:
-        while self._wakes:
-            wakes, self._wakes = self._wakes, {}
-            for sk, events in wakes.items():
-                user = sk.user
-                if user is not None:
-                    user.notify(events)
+        """Tell the users of what has come until now; what they do may make more to tell."""
+        wakes, self._wakes = self._wakes, {}
+        for sk, events in wakes.items():
+            user = sk.user
+            if user is not None:
+                user.notify(events)
 
     # --- devices ---
 

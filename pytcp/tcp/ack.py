@@ -133,7 +133,7 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
         else:
             sk.mib.TCPPureAcks += 1
         flag |= _update_window(sk, seg, ack)
-        if seg.sack and sk.sack_ok:
+        if seg.options.sack and sk.sack_ok:
             rs.begin_sacks()
             flag |= sack.tag_write_queue(sk, seg, prior_una, rs)
             sk.delivered += rs.sack_delivered
@@ -206,7 +206,7 @@ def _old_ack(sk: Sock, seg: Segment, flag: int, rs: AckSample, prior_delivered: 
         if not flag & FLAG_NO_CHALLENGE_ACK:
             challenge.send_challenge_ack(sk)
         return -1
-    if seg.sack and sk.sack_ok:
+    if seg.options.sack and sk.sack_ok:
         prior_una = sk.snd_una
         rs.begin_sacks()
         flag |= sack.tag_write_queue(sk, seg, prior_una, rs)

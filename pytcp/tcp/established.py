@@ -74,7 +74,6 @@ def predicted(sk: Sock, seg: Segment) -> bool:
         return False
     truesize = seg.truesize
     roomy = truesize <= sk.forward_alloc
-    news = False
     if not roomy:
         # Linux's slow path: the ACK comes before the data, the rest is the same if there is memory
         if sk.rmem_alloc > sk.rcvbuf or acked < 0:

@@ -199,14 +199,14 @@ def try_fastopen(sk: Sock, seg: Segment, req: Request) -> Sock | None:
 
     Either way `req.tfo_cookie` is the cookie the SYN-ACK gives, if any."""
     mib = sk.mib
-    cookie = seg.tfo_cookie
+    cookie = seg.options.tfo_cookie
     if cookie == b"":
         mib.TCPFastOpenCookieReqd += 1
     flags = sk.sysctl.tcp_fastopen
     data = bool(seg.length or seg.flags & FIN)
     if not (flags & SERVER and (data or cookie is not None) and _has_room(sk)):
         return None
-    req.tfo_exp = seg.tfo_exp
+    req.tfo_exp = seg.options.tfo_exp
     keys = keys_of(sk)
     ours: bytes | None = None
     other_key = False

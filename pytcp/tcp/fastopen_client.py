@@ -160,7 +160,7 @@ def rcv_synack(sk: Sock, seg: Segment) -> bool:
     if not (state.syn_option or state.syn_data):
         return False
     left = sk.rtx_queue.head if state.syn_data else None
-    cookie = seg.tfo_cookie if state.syn_option else None
+    cookie = seg.options.tfo_cookie if state.syn_option else None
     try_exp = 0
     if state.syn_option and not sk.total_retrans and cookie is None and not state.syn_data:
         # a request that was not understood: try the other option next time
@@ -187,10 +187,10 @@ def rcv_synack(sk: Sock, seg: Segment) -> bool:
 
 def _remember(sk: Sock, seg: Segment, cookie: bytes | None, try_exp: int) -> None:
     known = sk.host.fastopen.entry(sk.saddr, sk.daddr)
-    known.mss = seg.mss or sk.mss_clamp
+    known.mss = seg.options.mss or sk.mss_clamp
     if cookie:
         known.cookie = cookie
-        known.exp = seg.tfo_exp
+        known.exp = seg.options.tfo_exp
     elif try_exp > known.try_exp and not known.cookie and not known.exp:
         known.try_exp = try_exp
 

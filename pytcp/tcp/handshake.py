@@ -166,12 +166,12 @@ def _echoes_our_syn(sk: Sock, tsecr: int) -> bool:
 def _take_options(sk: Sock, seg: Segment, saw_tstamp: bool) -> None:
     """What the peer's SYN says about its segments, window scale, SACK and timestamps, where we want them too."""
     sysctl = sk.sysctl
-    if seg.mss is not None:
-        sk.mss_clamp = clamp_mss(sk, seg.mss)
-    sk.wscale_ok = seg.wscale is not None and bool(sysctl.tcp_window_scaling)
-    if sk.wscale_ok and seg.wscale is not None:
-        sk.snd_wscale = min(seg.wscale, MAX_WSCALE)
-    sk.sack_ok = seg.sack_perm and bool(sysctl.tcp_sack)
+    if seg.options.mss is not None:
+        sk.mss_clamp = clamp_mss(sk, seg.options.mss)
+    sk.wscale_ok = seg.options.wscale is not None and bool(sysctl.tcp_window_scaling)
+    if sk.wscale_ok and seg.options.wscale is not None:
+        sk.snd_wscale = min(seg.options.wscale, MAX_WSCALE)
+    sk.sack_ok = seg.options.sack_perm and bool(sysctl.tcp_sack)
     sk.tstamp_ok = saw_tstamp
     if saw_tstamp:
         sk.rcv_tsval = seg.tsval

@@ -78,7 +78,7 @@ def receive(sk: Sock, seg: Segment) -> None:
             tracing.recv(sk.trace, sk, seg)
     if state == ESTABLISHED and established.predicted(sk, seg):
         return
-    if seg.md5 is not None and not md5.acceptable(None, seg, sk.mib):
+    if seg.options.md5 is not None and not md5.acceptable(None, seg, sk.mib):
         # a signature nobody has asked for, or broken options
         sk.segs_in -= nsegs
         sk.data_segs_in -= nsegs if seg.length else 0

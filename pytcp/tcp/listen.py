@@ -196,17 +196,17 @@ def _take_options(req: Request, seg: Segment, cookie: bool) -> None:
     sysctl = req.sysctl
     user_mss = req.listener.user_mss
     req.mss = user_mss or handshake.default_mss(req.family)
-    if seg.mss is not None:
-        req.mss = handshake.clamp_mss(req.listener, seg.mss)
+    if seg.options.mss is not None:
+        req.mss = handshake.clamp_mss(req.listener, seg.options.mss)
     req.tstamp_ok = seg.saw_tstamp and bool(sysctl.tcp_timestamps)
     if req.tstamp_ok:
         req.ts_recent = seg.tsval
     elif cookie:
         return
-    req.sack_ok = seg.sack_perm and bool(sysctl.tcp_sack)
-    if seg.wscale is not None and sysctl.tcp_window_scaling:
+    req.sack_ok = seg.options.sack_perm and bool(sysctl.tcp_sack)
+    if seg.options.wscale is not None and sysctl.tcp_window_scaling:
         req.wscale_ok = True
-        req.snd_wscale = min(seg.wscale, MAX_WSCALE)
+        req.snd_wscale = min(seg.options.wscale, MAX_WSCALE)
 
 
 def _route(req: Request) -> bool:

@@ -107,7 +107,7 @@ def key_for_stranger(host: Host, seg: Segment) -> bytes | None:
 
     Only a peer who knows a key may learn that we have lost the connection. The end that once connected has no listener
     of that port, so the one asked is that of the peer's port: routers listen to the same one on both sides."""
-    assert seg.md5 is not None
+    assert seg.options.md5 is not None
     listener = host.listener(seg.family, seg.dst, seg.sport)
     secret = None if listener is None else lookup(listener.md5, seg.src)
     return secret if secret is not None and _verified(secret, seg) else None
@@ -118,22 +118,22 @@ def key_for_stranger(host: Host, seg: Segment) -> bytes | None:
 
 def _verified(secret: bytes, seg: Segment) -> bool:
     start = seg.l4_off
-    return digest(secret, seg.src, seg.dst, seg.data[start : start + seg.doff * 4], (seg.payload,)) == seg.md5
+    return digest(secret, seg.src, seg.dst, seg.data[start : start + seg.doff * 4], (seg.payload,)) == seg.options.md5
 
 
 def acceptable(keys: Keys | None, seg: Segment, mib: TcpMib) -> bool:
     """Whether `seg` is signed as it has to be, or not at all where there is no key; counts what is not."""
-    if seg.md5 == AUTH_BROKEN:
+    if seg.options.md5 == AUTH_BROKEN:
         return False
     secret = lookup(keys, seg.src)
     if secret is None:
-        if seg.md5 is None or seg.md5 == AUTH_AO:
+        if seg.options.md5 is None or seg.options.md5 == AUTH_AO:
             return True
         mib.TCPMD5Unexpected += 1
-    elif seg.md5 is None or seg.md5 == AUTH_AO:
+    elif seg.options.md5 is None or seg.options.md5 == AUTH_AO:
         mib.TCPMD5NotFound += 1
     elif _verified(secret, seg):
-        seg.md5 = None
+        seg.options.md5 = None
         return True
     else:
         mib.TCPMD5Failure += 1

@@ -52,6 +52,7 @@ class RxChunk:
     left: RxChunk | None
     right: RxChunk | None
     red: bool
+    parts: list[tuple[Any, Any]]  # (buffer, RxBuf to give back or None), in order; bytes before copied_seq may be among them
 
     def __init__(self, seg: Segment) -> None:
         self.seq = seg.seq
@@ -78,8 +79,6 @@ class RxChunk:
                 # a single segment fills an object of 4 KiB, and pages with the rest of it
                 self.nr_frags = 0 if room or not self.locked else page_frags(truesize - SKB_SIZE - PAGE)
                 self.tail_room = room
-        # (buffer, RxBuf to give back or None), in order; bytes before copied_seq may be among them
-        self.parts: list[tuple[Any, Any]]
         rx = seg.rx
         if rx is None:
             self.parts = [(seg.payload, None)]

@@ -230,7 +230,7 @@ class Request:
         """A segment for this half-open connection."""
         if not md5.acceptable(self.listener.md5, seg, self.mib):
             return
-        if seg.md5 is not None:
+        if seg.options.md5 is not None:
             # TCP-AO, which the SYN-ACK has not taken up
             self.mib.TCPAOBad += 1
             return

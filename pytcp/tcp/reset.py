@@ -75,7 +75,7 @@ def answer(host: Host, seg: Segment, mark: int = 0, dev_if: int = 0, secret: byt
 def closed_port(host: Host, seg: Segment, mark: int = 0, dev_if: int = 0) -> None:
     """`seg` found no connection and no listener, or what is left of a connection. A signed one is answered to who has a key of ours."""
     secret = None
-    if seg.md5 is not None:
+    if seg.options.md5 is not None:
         secret = md5.key_for_stranger(host, seg)
         if secret is None:
             return
@@ -84,7 +84,7 @@ def closed_port(host: Host, seg: Segment, mark: int = 0, dev_if: int = 0) -> Non
 
 def send_reset(sk: Sock, seg: Segment) -> None:
     """`seg` reached `sk` but is wrong for its state (half-open connection, listener, orphan)."""
-    if seg.md5 == AUTH_AO:
+    if seg.options.md5 == AUTH_AO:
         # it could not be authenticated
         return
     answer(sk.host, seg, sk.mark, sk.bound_dev_if, md5.lookup(sk.md5, seg.src))

@@ -44,6 +44,11 @@ class WindowedMin:
 
     def update(self, window: int, time: int, value: int) -> int:
         """Add a sample; returns the minimum over the last `window` time units."""
+        best_time = self.best_time
+        age = time - best_time
+        if value > self.third and age <= window // 4:
+            # the usual: no better than what there is, and nothing is old enough to be replaced
+            return self.best
         if value <= self.best or time - self.third_time > window:
             return self.reset(time, value)
         if value <= self.second:
@@ -52,8 +57,6 @@ class WindowedMin:
         elif value <= self.third:
             self.third, self.third_time = value, time
         # subwindow: let the runners-up be recent enough to take over
-        best_time = self.best_time
-        age = time - best_time
         if age > window:
             self._next(time, value)
             if time - self.best_time > window:

@@ -102,7 +102,7 @@ def tag_write_queue(sk: Sock, seg: Segment, prior_snd_una: int, rs: rate.AckSamp
         sk.highest_sack = sk.rtx_queue.head
     una = sk.snd_una
     ack = seg.ack
-    blocks = [(unwrap(left, una), unwrap(right, una)) for left, right in seg.sack]
+    blocks = [(unwrap(left, una), unwrap(right, una)) for left, right in seg.options.sack]
     flag = _check_dsack(sk, blocks, ack, prior_snd_una, rs)
     # too old to be of use
     if ack < prior_snd_una - sk.max_window:

@@ -151,7 +151,7 @@ def ack(tracer: Tracer, sk: Sock, seg: Segment, delivered: int, rtt_us: int) -> 
     """An acknowledgement has been dealt with: it delivered so many packets."""
     first = sk.iss + 1
     una = sk.snd_una
-    sacks = [[unwrap(left, una) - first, unwrap(right, una) - first] for left, right in seg.sack] if sk.sack_ok else []
+    sacks = [[unwrap(left, una) - first, unwrap(right, una) - first] for left, right in seg.options.sack] if sk.sack_ok else []
     tracer.event(sk, "ack", una=una - first, wnd=sk.snd_wnd, sacks=sacks, delivered=delivered, rtt_us=rtt_us)
 
 

@@ -75,6 +75,7 @@ __all__ = [
     "Mss",
     "Nop",
     "Option",
+    "Options",
     "Sack",
     "SackPermitted",
     "Segment",
@@ -115,6 +116,25 @@ _iter_pairs = Struct(">II").iter_unpack
 _EMPTY = memoryview(b"")
 
 
+class Options:
+    """What the options of one segment said, timestamps apart."""
+
+    __slots__ = ("sack", "mss", "wscale", "sack_perm", "tfo_cookie", "tfo_exp", "md5", "accecn")
+
+    def __init__(self) -> None:
+        self.sack: tuple[tuple[int, int], ...] = ()  # ((left, right), ...) as on the wire
+        self.mss: int | None = None  # None: no option, or a zero one
+        self.wscale: int | None = None  # raw, may exceed 14
+        self.sack_perm = False
+        self.tfo_cookie: bytes | None = None  # b"" asks for one; None: no option, or one of a length no cookie has
+        self.tfo_exp = False
+        self.md5: bytes | None = None  # the digest, or AUTH_BROKEN, AUTH_AO
+        self.accecn: bytes | None = None  # the whole option with kind and length
+
+
+NO_OPTIONS = Options()  # of every segment that has none but timestamps, nearly all; nobody writes to it
+
+
 class Segment:
     """One received segment or super-segment, as the engine sees it.
 
@@ -131,7 +151,7 @@ class Segment:
         "dport",
         "seq",
         "ack",
-        "end_seq",  # set by input.receive: seq + length + SYN + FIN
+        "end_seq",  # set by whoever receives it: seq + length + SYN + FIN
         "flags",  # nine bits, AE to FIN
         "window",  # unscaled, as on the wire
         "urg_ptr",
@@ -141,14 +161,7 @@ class Segment:
         "tsval",
         "tsecr",
         "saw_tstamp",
-        "sack",  # ((left, right), ...) as on the wire
-        "mss",  # None: no option, or a zero one
-        "wscale",  # raw, may exceed 14
-        "sack_perm",
-        "tfo_cookie",  # b"" asks for one; None: no option, or one of a length no cookie has
-        "tfo_exp",
-        "md5",  # the digest, or AUTH_BROKEN, AUTH_AO
-        "accecn",  # the whole option with kind and length
+        "options",  # the others
         "data",
         "l4_off",
         "gso_size",  # payload bytes of each part of a super-segment, 0 for a single segment
@@ -193,14 +206,7 @@ class Segment:
         self.tsval = 0
         self.tsecr = 0
         self.saw_tstamp = False
-        self.sack: tuple[tuple[int, int], ...] = ()
-        self.mss: int | None = None
-        self.wscale: int | None = None
-        self.sack_perm = False
-        self.tfo_cookie: bytes | None = None
-        self.tfo_exp = False
-        self.md5: bytes | None = None
-        self.accecn: bytes | None = None
+        self.options = Options()
         self.data: memoryview = _EMPTY
         self.l4_off = 0
         self.gso_size = 0
@@ -261,14 +267,7 @@ def parse_segment(data: memoryview, l4_off: int, l4_end: int, family: int, src: 
     seg.doff = doff
     seg.length = l4_end - start
     seg.payload = data[start:l4_end] if start < l4_end else b""
-    seg.sack = ()
-    seg.mss = None
-    seg.wscale = None
-    seg.sack_perm = False
-    seg.tfo_cookie = None
-    seg.tfo_exp = False
-    seg.md5 = None
-    seg.accecn = None
+    seg.options = NO_OPTIONS
     seg.data = data
     seg.l4_off = l4_off
     seg.gso_size = 0
@@ -291,12 +290,14 @@ def _read_sack_ack(seg: Segment) -> bool:
     seg.tsval = tsval
     seg.tsecr = tsecr
     seg.saw_tstamp = True
-    seg.sack = tuple(_iter_pairs(seg.data[options + 16 : options - 20 + seg.doff * 4]))
+    seg.options = Options()
+    seg.options.sack = tuple(_iter_pairs(seg.data[options + 16 : options - 20 + seg.doff * 4]))
     return True
 
 
 def _read_options(seg: Segment, raw: bytes) -> None:
     """Fill in what Linux would take from these option bytes."""
+    options = seg.options = Options()
     end = len(raw)
     at = 0
     while at < end:
@@ -310,57 +311,57 @@ def _read_options(seg: Segment, raw: bytes) -> None:
         size = raw[at + 1]
         if size < 2 or at + size > end:
             if end - at >= MD5_SIZE:
-                seg.md5 = AUTH_BROKEN
+                options.md5 = AUTH_BROKEN
             return
         if kind == SACK:
             if size >= 10 and size & 7 == 2:
-                seg.sack = tuple(_iter_pairs(raw[at + 2 : at + size]))
+                options.sack = tuple(_iter_pairs(raw[at + 2 : at + size]))
         elif kind == TIMESTAMP:
             if size == 10:
                 seg.tsval, seg.tsecr = _unpack_pair(raw, at + 2)
                 seg.saw_tstamp = True
         elif kind in (ACCECN0, ACCECN1):
-            seg.accecn = raw[at : at + size]
+            options.accecn = raw[at : at + size]
         elif kind in (MD5SIG, AO):
-            if end - at >= MD5_SIZE and not _read_authentication(seg, kind, raw[at + 2 : at + size]):
+            if end - at >= MD5_SIZE and not _read_authentication(options, kind, raw[at + 2 : at + size]):
                 return
         elif seg.flags & _FLAG_SYN:
-            _read_syn_option(seg, kind, raw[at + 2 : at + size])
+            _read_syn_option(options, kind, raw[at + 2 : at + size])
         at += size
 
 
-def _read_authentication(seg: Segment, kind: int, body: bytes) -> bool:
+def _read_authentication(options: Options, kind: int, body: bytes) -> bool:
     """A signature; False when it is one no segment should have."""
     sound = len(body) == MD5_SIZE - 2 if kind == MD5SIG else len(body) > 2
-    if sound and seg.md5 is None:
-        seg.md5 = body if kind == MD5SIG else AUTH_AO
+    if sound and options.md5 is None:
+        options.md5 = body if kind == MD5SIG else AUTH_AO
         return True
-    seg.md5 = AUTH_BROKEN
+    options.md5 = AUTH_BROKEN
     return False
 
 
-def _read_syn_option(seg: Segment, kind: int, body: bytes) -> None:
+def _read_syn_option(options: Options, kind: int, body: bytes) -> None:
     """The options that mean something on a SYN only."""
     size = len(body)
     if kind == MSS and size == 2:
-        seg.mss = int.from_bytes(body, "big") or seg.mss
+        options.mss = int.from_bytes(body, "big") or options.mss
     elif kind == WSCALE and size == 1:
-        seg.wscale = body[0]
+        options.wscale = body[0]
     elif kind == SACK_PERM and size == 0:
-        seg.sack_perm = True
+        options.sack_perm = True
     elif kind == FASTOPEN:
-        _read_cookie(seg, body, False)
+        _read_cookie(options, body, False)
     elif kind == EXPERIMENTAL and size >= 2 and body[0] << 8 | body[1] == FASTOPEN_MAGIC:
-        _read_cookie(seg, body[2:], True)
+        _read_cookie(options, body[2:], True)
 
 
-def _read_cookie(seg: Segment, cookie: bytes, exp: bool) -> None:
+def _read_cookie(options: Options, cookie: bytes, exp: bool) -> None:
     """A cookie is empty (a request) or an even 4 to 16 bytes (RFC 7413 §4.1.1); of an odd one Linux takes no notice."""
     size = len(cookie)
     if size & 1:
         return
-    seg.tfo_cookie = cookie if size == 0 or 4 <= size <= 16 else None
-    seg.tfo_exp = exp
+    options.tfo_cookie = cookie if size == 0 or 4 <= size <= 16 else None
+    options.tfo_exp = exp
 
 
 def build_header(sport: int, dport: int, seq: int, ack: int, flags: int, window: int, urg_ptr: int = 0, options: bytes = b"", csum: int = 0) -> bytes:

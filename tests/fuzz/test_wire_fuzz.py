@@ -163,27 +163,27 @@ def test_the_segment_holds_what_the_complete_header_says(header: tcp.TcpHeader, 
     assert bytes(seg.payload) == header.payload and seg.options_raw == options
     every = tcp.parse_options(options)
     signatures = [option for option in every if isinstance(option, tcp.Md5) or (isinstance(option, tcp.Unknown) and option.kind in (19, 29))]
-    if seg.md5 == AUTH_BROKEN:
+    if seg.options.md5 == AUTH_BROKEN:
         # condemned, so nobody looks at the rest
         odd = [option for option in signatures if not isinstance(option, tcp.Md5)]
         assert odd or len(signatures) > 1 or isinstance(every[-1], tcp.Malformed)
         return
-    assert seg.md5 in (None, AUTH_AO, last(every, tcp.Md5, tcp.Md5(b"?")).digest)
-    assert seg.md5 is not None or not any(isinstance(option, tcp.Md5) for option in signatures)
+    assert seg.options.md5 in (None, AUTH_AO, last(every, tcp.Md5, tcp.Md5(b"?")).digest)
+    assert seg.options.md5 is not None or not any(isinstance(option, tcp.Md5) for option in signatures)
     stamps = last(every, tcp.Timestamps, None)
     assert seg.saw_tstamp == (stamps is not None)
     assert (seg.tsval, seg.tsecr) == ((stamps.tsval, stamps.tsecr) if stamps else (0, 0))
-    assert seg.sack == last(every, tcp.Sack, tcp.Sack(())).blocks
+    assert seg.options.sack == last(every, tcp.Sack, tcp.Sack(())).blocks
     accecn = last(every, tcp.AccEcn, None)
-    assert seg.accecn == (accecn.emit() if accecn else None)
+    assert seg.options.accecn == (accecn.emit() if accecn else None)
     on_syn = every if header.flags & SYN else ()
     sizes = [option.value for option in on_syn if isinstance(option, tcp.Mss) and option.value]
-    assert seg.mss == (sizes[-1] if sizes else None)
+    assert seg.options.mss == (sizes[-1] if sizes else None)
     scale = last(on_syn, tcp.WindowScale, None)
-    assert seg.wscale == (scale.shift if scale else None)
-    assert seg.sack_perm == (tcp.SackPermitted() in on_syn)
+    assert seg.options.wscale == (scale.shift if scale else None)
+    assert seg.options.sack_perm == (tcp.SackPermitted() in on_syn)
     cookies = [option.cookie for option in on_syn if isinstance(option, tcp.FastOpen) and len(option.cookie) % 2 == 0]
-    assert seg.tfo_cookie == (cookies[-1] if cookies and len(cookies[-1]) != 2 else None)
+    assert seg.options.tfo_cookie == (cookies[-1] if cookies and len(cookies[-1]) != 2 else None)
 
 
 # ---- everything else, there and back ---------------------------------------------------------

@@ -132,12 +132,12 @@ class Replay:
             seg.tsecr = self.echo.get(peer["ts"][1], 0)
             header += 12
         if "sack" in peer:
-            seg.sack = tuple(((iss + a) & 0xFFFFFFFF, (iss + b) & 0xFFFFFFFF) for a, b in peer["sack"])
-            header += 4 + 8 * len(seg.sack)
+            seg.options.sack = tuple(((iss + a) & 0xFFFFFFFF, (iss + b) & 0xFFFFFFFF) for a, b in peer["sack"])
+            header += 4 + 8 * len(seg.options.sack)
         opts = peer.get("opts", {})
-        seg.mss = opts.get("mss")
-        seg.wscale = opts.get("ws")
-        seg.sack_perm = bool(opts.get("sackok"))
+        seg.options.mss = opts.get("mss")
+        seg.options.wscale = opts.get("ws")
+        seg.options.sack_perm = bool(opts.get("sackok"))
         seg.doff = header // 4
         seg.tos = 3 if peer.get("note") == "CE" else 0
         seg.nsegs = 1

@@ -306,7 +306,7 @@ def segment(
     seg.urg_ptr = urg
     seg.payload = memoryview(payload)
     seg.length = len(payload)
-    seg.sack = tuple(((sk.iss + left) & 0xFFFFFFFF, (sk.iss + right) & 0xFFFFFFFF) for left, right in sack)
+    seg.options.sack = tuple(((sk.iss + left) & 0xFFFFFFFF, (sk.iss + right) & 0xFFFFFFFF) for left, right in sack)
     seg.saw_tstamp = ts is not None
     seg.tsval, seg.tsecr = ts or (0, 0)
     seg.tos = tos

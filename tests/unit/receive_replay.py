@@ -132,9 +132,9 @@ class Replay:
             seg.tsval, seg.tsecr = ts
             header += 12
         opts = step.get("opts", {})
-        seg.mss = opts.get("mss")
-        seg.wscale = opts.get("ws")
-        seg.sack_perm = bool(opts.get("sackok"))
+        seg.options.mss = opts.get("mss")
+        seg.options.wscale = opts.get("ws")
+        seg.options.sack_perm = bool(opts.get("sackok"))
         seg.doff = header // 4
         seg.gso_size = step.get("gso_size", 0)
         seg.nsegs = -(-seg.length // seg.gso_size) if seg.gso_size else 1

@@ -93,7 +93,7 @@ def blocks(sk: Any) -> list[tuple[int, int]]:
     assert len(opts) == options.established_size(sk)
     head = bytes(12) + bytes((((20 + len(opts)) // 4) << 4, 16)) + bytes(6) + opts
     seg = parse_segment(memoryview(head), 0, len(head), 4, b"", b"")
-    return [((left - sk.irs) & 0xFFFFFFFF, (right - sk.irs) & 0xFFFFFFFF) for left, right in seg.sack]
+    return [((left - sk.irs) & 0xFFFFFFFF, (right - sk.irs) & 0xFFFFFFFF) for left, right in seg.options.sack]
 
 
 def test_four_sack_blocks_fit_without_timestamps_and_three_with() -> None:

@@ -153,7 +153,7 @@ def test_the_first_rate_of_an_active_open_leaves_room_for_timestamps_whether_agr
     handshake.connect(sk)
     host.advance(5_281_000)
     seg = segment(sk, const.SYN | const.ACK, ack=1, window=65_535)
-    seg.mss, seg.wscale, seg.sack_perm = 1460, 7, True
+    seg.options.mss, seg.options.wscale, seg.options.sack_perm = 1460, 7, True
     if timestamps:
         seg.saw_tstamp, seg.tsval, seg.tsecr = True, 7, (sk.retrans_stamp + sk.ts_offset) & 0xFFFFFFFF
     input.receive(sk, seg)

@@ -81,8 +81,8 @@ def test_reserved_bits_are_no_flags() -> None:
 def test_a_segment_without_options_says_so() -> None:
     seg = segment()
     assert not seg.saw_tstamp and (seg.tsval, seg.tsecr) == (0, 0)
-    assert seg.sack == () and seg.mss is None and seg.wscale is None and not seg.sack_perm
-    assert seg.tfo_cookie is None and seg.md5 is None and seg.accecn is None
+    assert seg.options.sack == () and seg.options.mss is None and seg.options.wscale is None and not seg.options.sack_perm
+    assert seg.options.tfo_cookie is None and seg.options.md5 is None and seg.options.accecn is None
     assert bytes(seg.options_raw) == b"" and bytes(seg.payload) == b"" and seg.length == 0
 
 
@@ -143,14 +143,14 @@ def test_a_data_offset_beyond_the_segment_is_refused_even_when_the_buffer_goes_o
 
 def test_the_syn_of_a_linux_client() -> None:
     seg = segment(LINUX_SYN_OPTIONS, SYN)
-    assert (seg.mss, seg.wscale, seg.sack_perm) == (1460, 7, True)
+    assert (seg.options.mss, seg.options.wscale, seg.options.sack_perm) == (1460, 7, True)
     assert (seg.saw_tstamp, seg.tsval, seg.tsecr) == (True, 1, 0)
     assert seg.options_raw == LINUX_SYN_OPTIONS
 
 
 def test_mss_scale_sack_permitted_and_cookies_mean_nothing_without_syn() -> None:
     seg = segment(opt_pad(LINUX_SYN_OPTIONS + opt_fastopen(COOKIE)), ACK)
-    assert seg.mss is None and seg.wscale is None and not seg.sack_perm and seg.tfo_cookie is None
+    assert seg.options.mss is None and seg.options.wscale is None and not seg.options.sack_perm and seg.options.tfo_cookie is None
     assert seg.saw_tstamp
 
 
@@ -175,7 +175,7 @@ def test_timestamps_are_found_in_every_layout(options: bytes) -> None:
 def test_sack_behind_timestamps_carries_up_to_three_blocks(count: int) -> None:
     blocks = tuple((0xFFFFFF00 + 0x100 * i & 0xFFFFFFFF, 0xFFFFFF10 + 0x100 * i & 0xFFFFFFFF) for i in range(count))
     seg = segment(opt_timestamp_aligned(5, 6) + b"\x01\x01" + opt_sack(blocks))
-    assert seg.sack == blocks and (seg.tsval, seg.tsecr) == (5, 6)
+    assert seg.options.sack == blocks and (seg.tsval, seg.tsecr) == (5, 6)
 
 
 @pytest.mark.parametrize("doff", [11, 13, 15])
@@ -183,29 +183,29 @@ def test_sack_behind_timestamps_carries_up_to_three_blocks(count: int) -> None:
 def test_sack_behind_timestamps_whose_length_does_not_fit_the_header_is_no_sack(doff: int, size: int) -> None:
     options = opt_timestamp_aligned(5, 6) + bytes((1, 1, 5, size)) + bytes(4 * (doff - 9))
     seg = segment(options)
-    assert seg.sack == () and (seg.saw_tstamp, seg.tsval, seg.tsecr) == (True, 5, 6)
+    assert seg.options.sack == () and (seg.saw_tstamp, seg.tsval, seg.tsecr) == (True, 5, 6)
 
 
 def test_a_shorter_sack_than_the_header_has_room_for_is_taken_as_it_is() -> None:
-    assert segment(opt_timestamp_aligned(5, 6) + b"\x01\x01" + opt_sack([(1, 2)]) + bytes(8)).sack == ((1, 2),)
+    assert segment(opt_timestamp_aligned(5, 6) + b"\x01\x01" + opt_sack([(1, 2)]) + bytes(8)).options.sack == ((1, 2),)
 
 
 def test_four_sack_blocks_fit_without_timestamps() -> None:
     blocks = ((1, 2), (3, 4), (5, 6), (7, 8))
-    assert segment(b"\x01\x01" + opt_sack(blocks)).sack == blocks
+    assert segment(b"\x01\x01" + opt_sack(blocks)).options.sack == blocks
 
 
 @pytest.mark.parametrize("body", ["0502", "05060000 0001", "050b" + "00" * 9])
 def test_sack_of_a_length_that_is_no_whole_number_of_blocks_is_skipped(body: str) -> None:
     seg = segment(opt_pad(bytes.fromhex(body) + opt_timestamp(7, 8)))
-    assert seg.sack == () and seg.tsval == 7
+    assert seg.options.sack == () and seg.tsval == 7
 
 
 def test_sack_that_is_not_the_last_option_is_still_found() -> None:
     seg = segment(opt_timestamp_aligned(5, 6) + b"\x01\x01" + opt_sack([(1, 2)]) + b"\x01\x01\x01\x01")
-    assert seg.sack == ((1, 2),)
+    assert seg.options.sack == ((1, 2),)
     seg = segment(opt_timestamp_aligned(5, 6) + opt_sack([(1, 2)]) + b"\x01\x01")
-    assert seg.sack == ((1, 2),)
+    assert seg.options.sack == ((1, 2),)
 
 
 @pytest.mark.parametrize("bad", ["0200", "0201", "0209", "02"])
@@ -213,55 +213,55 @@ def test_a_bad_length_ends_the_options_and_keeps_what_came_before(bad: str) -> N
     options = opt_wscale(3) + bytes.fromhex(bad)
     options = bytes(-len(options) & 3).replace(b"\0", b"\x01") + options
     seg = segment(options, SYN)
-    assert seg.wscale == 3 and seg.mss is None
+    assert seg.options.wscale == 3 and seg.options.mss is None
 
 
 def test_nothing_behind_end_of_list_is_read() -> None:
-    assert segment(b"\x00" + opt_mss(1460) + bytes(3), SYN).mss is None
+    assert segment(b"\x00" + opt_mss(1460) + bytes(3), SYN).options.mss is None
 
 
 def test_a_known_option_of_the_wrong_length_is_skipped() -> None:
     wrong = bytes.fromhex("0203ff 0304ffff 0403ff 0809ffffffffffffff")  # MSS, scale, SACK-permitted, timestamps
     seg = segment(opt_pad(wrong + opt_mss(1400)), SYN)
-    assert seg.mss == 1400 and seg.wscale is None and not seg.sack_perm and not seg.saw_tstamp
+    assert seg.options.mss == 1400 and seg.options.wscale is None and not seg.options.sack_perm and not seg.saw_tstamp
 
 
 def test_an_mss_of_zero_is_no_mss() -> None:
-    assert segment(opt_mss(0), SYN).mss is None
-    assert segment(opt_mss(1400) + opt_mss(0), SYN).mss == 1400
+    assert segment(opt_mss(0), SYN).options.mss is None
+    assert segment(opt_mss(1400) + opt_mss(0), SYN).options.mss == 1400
 
 
 def test_a_window_scale_above_fourteen_arrives_as_sent() -> None:
-    assert segment(opt_pad(opt_wscale(200)), SYN).wscale == 200
+    assert segment(opt_pad(opt_wscale(200)), SYN).options.wscale == 200
 
 
 def test_the_last_of_equal_options_counts() -> None:
-    assert segment(opt_mss(1400) + opt_mss(1460), SYN).mss == 1460
+    assert segment(opt_mss(1400) + opt_mss(1460), SYN).options.mss == 1460
 
 
 @pytest.mark.parametrize("exp", [False, True])
 @pytest.mark.parametrize("cookie", [b"", b"1234", COOKIE, COOKIE * 2])
 def test_fast_open_cookies_and_requests_of_both_kinds(cookie: bytes, exp: bool) -> None:
     seg = segment(opt_pad(opt_fastopen(cookie, exp)), SYN)
-    assert seg.tfo_cookie == cookie and seg.tfo_exp == exp
+    assert seg.options.tfo_cookie == cookie and seg.options.tfo_exp == exp
 
 
 @pytest.mark.parametrize("cookie", [b"1", b"12", b"123", b"12345", COOKIE * 2 + b"12"])
 def test_a_cookie_of_a_length_rfc_7413_does_not_have_is_no_cookie(cookie: bytes) -> None:
-    assert segment(opt_pad(opt_fastopen(cookie)), SYN).tfo_cookie is None
+    assert segment(opt_pad(opt_fastopen(cookie)), SYN).options.tfo_cookie is None
 
 
 def test_experimental_options_of_others_are_not_fast_open() -> None:
-    assert segment(bytes.fromhex("fe04dead"), SYN).tfo_cookie is None
-    assert segment(bytes.fromhex("fe02 0101"), SYN).tfo_cookie is None
+    assert segment(bytes.fromhex("fe04dead"), SYN).options.tfo_cookie is None
+    assert segment(bytes.fromhex("fe02 0101"), SYN).options.tfo_cookie is None
 
 
 def test_md5_and_accecn_are_handed_on() -> None:
     digest = bytes(range(16))
-    assert segment(opt_pad(opt_md5(digest))).md5 == digest
+    assert segment(opt_pad(opt_md5(digest))).options.md5 == digest
     # RFC 9768 §3.2.3, figure 4: kind 174 is EE1B, ECEB, EE0B
-    assert segment(opt_pad(opt_accecn((1, 2, 0xABCDEF)))).accecn == bytes.fromhex("ae0b 000001 000002 abcdef")
-    assert segment(opt_pad(opt_accecn((1,), 172))).accecn == bytes.fromhex("ac05 000001")
+    assert segment(opt_pad(opt_accecn((1, 2, 0xABCDEF)))).options.accecn == bytes.fromhex("ae0b 000001 000002 abcdef")
+    assert segment(opt_pad(opt_accecn((1,), 172))).options.accecn == bytes.fromhex("ac05 000001")
 
 
 MD5 = "1312" + "ab" * 16
@@ -299,7 +299,7 @@ AO16 = "1d10 0101" + "cd" * 12  # TCP-AO with keys 1, 1
 def test_signatures_and_broken_options_as_linux_tells_them_apart(options: str, found: bytes | None) -> None:
     """Measured on 6.18: what becomes of data with these options, on sockets with and without a key."""
     for flags in (ACK, SYN):
-        assert segment(opt_pad(bytes.fromhex(options)), flags).md5 == found
+        assert segment(opt_pad(bytes.fromhex(options)), flags).options.md5 == found
 
 
 # ---- building --------------------------------------------------------------------------------
