@@ -157,7 +157,7 @@ class Interface:
                     mib.IpInDelivers += 1
                     mib.IpExtInOctets += total
                     mib.TcpInSegs += 1
-                    if frame.csum == CSUM_NONE and ones_sum(data[34:end], ones_sum(key[:8]) + 6 + total - 20) != 0xFFFF:
+                    if not frame.csum and ones_sum(data[34:end], ones_sum(key[:8]) + 6 + total - 20) != 0xFFFF:  # (CSUM_NONE is 0)
                         mib.TcpInCsumErrors += 1
                         mib.TcpInErrs += 1
                         return

@@ -361,20 +361,21 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, now_u
     if sk.snd_up == prior_una or prior_una < sk.snd_up <= una:
         sk.snd_up = una
 
-    seq_rtt = sack_rtt = ca_rtt = -1
-    maybe_delayed = False
+    sack_rtt = -1
     if first_us and not flag & FLAG_RETRANS_DATA_ACKED:
         seq_rtt = now_us - first_us
         ca_rtt = now_us - last_us
-        if (
+        maybe_delayed = (
             pkts_acked == 1
             and fully_acked
             and not prior_sacked
             and una - prior_una < sk.mss_cache
             and rs.prior_delivered + 1 == sk.delivered
             and not flag & _AT_ONCE
-        ):
-            maybe_delayed = True
+        )
+    else:
+        seq_rtt = ca_rtt = -1
+        maybe_delayed = False
     rs.is_ack_delayed = maybe_delayed
     if rs.first_sackt_us:
         sack_rtt = now_us - rs.first_sackt_us

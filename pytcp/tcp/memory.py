@@ -215,9 +215,9 @@ def coalesce_segment(sk: Sock, to: RxChunk, seg: Segment) -> bool:
         if length:
             _append(to, seg)
     else:
-        room = -1 if length >= PAGED_FROM and not (seg.truesize - PAGED_HEAD) % PAGE else tail_room(seg)
+        delta = seg.truesize - PAGED_HEAD
+        room = -1 if length >= PAGED_FROM and not delta % PAGE else tail_room(seg)
         if room < 0:
-            delta = seg.truesize - PAGED_HEAD
             frags = to.nr_frags + page_frags(delta)
             if frags > MAX_FRAGS:
                 return False

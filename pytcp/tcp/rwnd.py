@@ -331,9 +331,7 @@ def select_window(sk: Sock) -> int:
         sk.rcv_wnd = 0
         sk.rcv_wup = rcv_nxt
         return 0
-    current = sk.rcv_wup + old - rcv_nxt
-    if current < 0:
-        current = 0
+    current = sk.rcv_wup + old - rcv_nxt  # as receive_window, or below 0
     window = sk.window_due
     if window < 0:
         window = wanted_window(sk)
