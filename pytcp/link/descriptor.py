@@ -15,6 +15,7 @@ import errno
 import os
 import struct
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from pytcp.native import ffi, lib
 
@@ -82,6 +83,7 @@ class DescriptorLink:
         self._hdr = self._plain_hdr
         self._pool: list[RxBuf] = []
         self._buf = RxBuf(RX_BUF_SIZE, self._pool)
+        self._read: Any = None if lib is None else lib.pytcp_read_batch
         self._entry = None if ffi is None else ffi.new("struct pytcp_rx *")
         self._facts = None if ffi is None else memoryview(ffi.buffer(self._entry))  # what C tells of a frame
         self._buf.taken = 1  # our own hold: a view taken and given back within one `rx` must not pool it
@@ -144,7 +146,7 @@ class DescriptorLink:
     def _poll_native(self, facts: memoryview, budget: int) -> int:
         """The same by the C helpers: no exception when there is nothing (more) to read, which is once in every pass."""
         fd = self.fd
-        read = lib.pytcp_read_batch  # type: ignore[union-attr]
+        read = self._read
         hdr_len = self._hdr_len
         entry = self._entry
         rx = self.rx

@@ -142,63 +142,72 @@ class Interface:
         self.rx_packets += 1
         data = frame.data
         size = len(data)
-        if size >= _MIN4_TS:
-            mac, kind, tos, total, ident, frag, ttl, proto, csum, key, seq, ack, flags, window, urg_ptr, word, tsval, tsecr = _IP4_TS(data)
-            end = total + 14
-            if (
-                word == TS_WORD and flags >> 12 == 8 and kind == _PLAIN4 and proto == 6
-                and not frag & 0x3FFF and mac == self.mac and _MIN4_TS <= end <= size
-            ):  # fmt: skip
-                entry = self._table.get(key)
-                # a header checksum is right when the words add up to zero modulo 65535; pseudo_base has the addresses and the protocol
-                if entry is not None and not (0x4500 + tos + total + ident + frag + (ttl << 8) + csum + entry.pseudo_base) % 65535:
-                    mib = stack.mib
-                    mib.IpInReceives += 1
-                    mib.IpInDelivers += 1
-                    mib.IpExtInOctets += total
-                    mib.TcpInSegs += 1
-                    if not frame.csum and ones_sum(data[34:end], ones_sum(key[:8]) + 6 + total - 20) != 0xFFFF:  # (CSUM_NONE is 0)
-                        mib.TcpInCsumErrors += 1
-                        mib.TcpInErrs += 1
-                        return
-                    # as parse_segment; `end_seq` is for whoever receives it
-                    seg = _new_segment(Segment)
-                    seg.family = 4
-                    seg.src = entry.daddr
-                    seg.dst = entry.saddr
-                    seg.sport = entry.dport
-                    seg.dport = entry.sport
-                    seg.seq = seq
-                    seg.ack = ack
-                    seg.flags = flags & 0x1FF
-                    seg.window = window
-                    seg.urg_ptr = urg_ptr
-                    seg.doff = 8
-                    seg.length = length = end - _MIN4_TS
-                    seg.payload = data[_MIN4_TS:end] if length else b""
-                    seg.tsval = tsval
-                    seg.tsecr = tsecr
-                    seg.saw_tstamp = True
-                    seg.options = NO_OPTIONS
-                    seg.data = data
-                    seg.l4_off = 34
-                    seg.tos = tos
-                    seg.ttl = ttl
-                    gso_size = frame.gso_size
-                    if gso_size and length > gso_size:
-                        seg.gso_size = gso_size
-                        seg.nsegs = nsegs = -(-length // gso_size) if frame.counted else 1
-                    else:
-                        seg.gso_size = 0
-                        seg.nsegs = nsegs = 1
-                    if tos & 3:
-                        stack.mib.count_ect(tos, nsegs)
-                    else:
-                        mib.IpExtInNoECTPkts += nsegs
-                    seg.truesize = ((end + 127) & ~63) + 576 if end <= GOOD_LINEAR else rx_truesize(end, length, gso_size)
-                    seg.rx = frame.buf
-                    entry.receive(seg)
-                    return
+        if size < _MIN4_TS:
+            self._rx_other(frame)
+            return
+        mac, kind, tos, total, ident, frag, ttl, proto, csum, key, seq, ack, flags, window, urg_ptr, word, tsval, tsecr = _IP4_TS(data)
+        end = total + 14
+        # a header checksum is right when the words add up to zero modulo 65535; pseudo_base has the addresses and the protocol
+        if (
+            word != TS_WORD or flags >> 12 != 8 or kind != _PLAIN4 or proto != 6
+            or frag & 0x3FFF or mac != self.mac or end < _MIN4_TS or end > size
+            or (entry := self._table.get(key)) is None
+            or (0x4500 + tos + total + ident + frag + (ttl << 8) + csum + entry.pseudo_base) % 65535
+        ):  # fmt: skip
+            self._rx_other(frame)
+            return
+        mib = stack.mib
+        mib.IpInReceives += 1
+        mib.IpInDelivers += 1
+        mib.IpExtInOctets += total
+        mib.TcpInSegs += 1
+        if not frame.csum and ones_sum(data[34:end], ones_sum(key[:8]) + 6 + total - 20) != 0xFFFF:  # (CSUM_NONE is 0)
+            mib.TcpInCsumErrors += 1
+            mib.TcpInErrs += 1
+            return
+        # as parse_segment; `end_seq` is for whoever receives it
+        seg = _new_segment(Segment)
+        seg.family = 4
+        seg.src = entry.daddr
+        seg.dst = entry.saddr
+        seg.sport = entry.dport
+        seg.dport = entry.sport
+        seg.seq = seq
+        seg.ack = ack
+        seg.flags = flags & 0x1FF
+        seg.window = window
+        seg.urg_ptr = urg_ptr
+        seg.doff = 8
+        seg.length = length = end - _MIN4_TS
+        seg.payload = data[_MIN4_TS:end] if length else b""
+        seg.tsval = tsval
+        seg.tsecr = tsecr
+        seg.saw_tstamp = True
+        seg.options = NO_OPTIONS
+        seg.data = data
+        seg.l4_off = 34
+        seg.tos = tos
+        seg.ttl = ttl
+        gso_size = frame.gso_size
+        if gso_size and length > gso_size:
+            seg.gso_size = gso_size
+            seg.nsegs = nsegs = -(-length // gso_size) if frame.counted else 1
+        else:
+            seg.gso_size = 0
+            seg.nsegs = nsegs = 1
+        if tos & 3:
+            stack.mib.count_ect(tos, nsegs)
+        else:
+            mib.IpExtInNoECTPkts += nsegs
+        seg.truesize = ((end + 127) & ~63) + 576 if end <= GOOD_LINEAR else rx_truesize(end, length, gso_size)
+        seg.rx = frame.buf
+        entry.receive(seg)
+
+    def _rx_other(self, frame: RxFrame) -> None:
+        """The rest of `rx`, for an established connection whose headers are of another kind (IPv6, other options), and for everything else."""
+        data = frame.data
+        size = len(data)
+        stack = self.stack
         if size >= _MIN4:
             mac, kind, vihl, tos, total, frag, ttl, proto, key = _IP4(data)
             if kind == 0x0800:

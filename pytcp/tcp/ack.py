@@ -99,7 +99,8 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
     prior_lost = sk.lost
     rs = _sample
     ca = sk.ca
-    if ca.has_cong_control:
+    in_charge = ca.has_cong_control  # of cwnd and pacing rate
+    if in_charge:
         rs.prior_in_flight = prior_packets - sk.sacked_out - sk.lost_out + sk.retrans_out
     rs.prior_delivered = 0
     rs.prior_us = 0
@@ -182,7 +183,7 @@ def tcp_ack(sk: Sock, seg: Segment, flag: int) -> int:
             timers.rearm_rto(sk)
     delivered = _newly_delivered(sk, prior_delivered, flag)
     rate.gen(sk, delivered, reneged, now_us, rs)
-    if ca.has_cong_control:
+    if in_charge:
         rs.acked_sacked = delivered
         rs.losses = sk.lost - prior_lost
         ca.cong_control(sk, ack, flag, rs)
@@ -258,8 +259,7 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, now_u
     tsorted = sk.tsorted
     sack_ok = sk.sack_ok
     prior_sacked = sk.sacked_out
-    first_us = 0
-    last_us = 0
+    first_us = 0  # when the first skb with an RTT sample left, and `last_us` the last one
     reord = NO_REORDER
     pkts_acked = 0
     fully_acked = True
@@ -303,8 +303,7 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, now_u
             # rack.advance for a segment sent once
             sk.rack_advanced = True
             sk.rack_rtt_us = now_us - tx_us
-            mstamp = sk.rack_mstamp_us
-            if tx_us > mstamp or (tx_us == mstamp and end_seq > sk.rack_end_seq):
+            if tx_us > sk.rack_mstamp_us or (tx_us == sk.rack_mstamp_us and end_seq > sk.rack_end_seq):
                 sk.rack_mstamp_us = tx_us
                 sk.rack_end_seq = end_seq
         sk.packets_out -= acked
@@ -344,9 +343,7 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, now_u
         truesize = skb.truesize
         sk.wmem_queued -= truesize
         pages = sk.forward_alloc + truesize
-        if pages >= 4096:
-            pages &= 4095
-        sk.forward_alloc = pages
+        sk.forward_alloc = pages if pages < 4096 else pages & 4095
         if skb.slabs:
             skb.free_slabs()
         skb = nxt

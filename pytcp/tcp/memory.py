@@ -180,9 +180,7 @@ def free_chunk(sk: Sock, chunk: RxChunk) -> None:
     size = chunk.truesize
     sk.rmem_alloc -= size
     left = sk.forward_alloc + size
-    if left >= PAGE:
-        left %= PAGE
-    sk.forward_alloc = left
+    sk.forward_alloc = left if left < PAGE else left % PAGE
     for _, rx in chunk.parts:
         if rx is not None:
             rx.release()
