@@ -76,7 +76,6 @@ def skb_sent(sk: Sock, skb: Skb) -> None:
     skb.tx_first_us = sk.first_tx_us
     skb.tx_delivered_us = sk.delivered_us
     skb.tx_delivered = sk.delivered
-    skb.tx_delivered_ce = sk.delivered_ce
     skb.tx_app_limited = sk.app_limited != 0
 
 
@@ -128,6 +127,8 @@ def gen(sk: Sock, delivered: int, is_sack_reneg: bool, now_us: int, rs: AckSampl
 def check_app_limited(sk: Sock) -> None:
     """Mark the flow application-limited when a write finds the pipe not full and nothing waiting."""
     if sk.write_seq - sk.snd_nxt < sk.mss_cache and sk.wmem_alloc <= 577 and sk.lost_out <= sk.retrans_out:
-        in_flight = sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out
+        in_flight = sk.packets_out
+        if in_flight:
+            in_flight += sk.retrans_out - sk.sacked_out - sk.lost_out
         if in_flight < sk.snd_cwnd:
             sk.app_limited = (sk.delivered + in_flight) or 1

@@ -44,13 +44,21 @@ class Skb:
         "tx_first_us",
         "tx_delivered_us",
         "tx_delivered",
-        "tx_delivered_ce",
         "tx_app_limited",
         "prev",
         "next",
         "tprev",
         "tnext",
     )
+
+    # set when it is put into a list
+    prev: Skb | None
+    next: Skb | None
+    tnext: Skb | None
+    # set when it is sent: until then `tx_delivered_us` is 0
+    tx_first_us: int
+    tx_delivered: int
+    tx_app_limited: bool
 
     def __init__(self, seq: int, flags: int, truesize: int) -> None:
         self.seq = seq
@@ -70,15 +78,8 @@ class Skb:
         self.in_host = 0
         self.freed = False
         self.tx_ns = 0
-        self.tx_first_us = 0
         self.tx_delivered_us = 0
-        self.tx_delivered = 0
-        self.tx_delivered_ce = 0
-        self.tx_app_limited = False
-        self.prev: Skb | None = None
-        self.next: Skb | None = None
         self.tprev: Skb | None = None
-        self.tnext: Skb | None = None
 
     def split_stamp(self, rest: Skb) -> None:
         """`rest` has been cut off: a watched byte may lie there now."""

@@ -136,11 +136,11 @@ def fragment(sk: Sock, skb: Skb, n: int, mss: int) -> Skb:
     new.sacked = skb.sacked
     new.retrans = skb.retrans
     new.tx_ns = skb.tx_ns
-    new.tx_first_us = skb.tx_first_us
-    new.tx_delivered_us = skb.tx_delivered_us
-    new.tx_delivered = skb.tx_delivered
-    new.tx_delivered_ce = skb.tx_delivered_ce
-    new.tx_app_limited = skb.tx_app_limited
+    if skb.tx_delivered_us:
+        new.tx_first_us = skb.tx_first_us
+        new.tx_delivered_us = skb.tx_delivered_us
+        new.tx_delivered = skb.tx_delivered
+        new.tx_app_limited = skb.tx_app_limited
     if sk.page_frag.skb is skb:
         sk.page_frag.skb = new
     # the cut goes through one piece, which both then have a part of
