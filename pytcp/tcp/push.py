@@ -46,8 +46,11 @@ def push(sk: Sock, flags: int, mss_now: int, nonagle: int, size_goal: int) -> No
         return
     if not flags & MSG_MORE or forced_push(sk):
         mark_push(sk, skb)
-    if flags & MSG_OOB:
-        sk.snd_up = sk.write_seq
+    if flags:
+        if flags & MSG_OOB:
+            sk.snd_up = sk.write_seq
+        if flags & MSG_MORE:
+            nonagle = NAGLE_CORK
     if sk.wmem_alloc > skb.truesize and should_autocork(sk, skb, size_goal):
         if not sk.tsq_throttled:
             sk.mib.TCPAutoCorking += 1
@@ -59,8 +62,6 @@ def push(sk: Sock, flags: int, mss_now: int, nonagle: int, size_goal: int) -> No
             if sk.trace is not None:
                 sk.trace.event(sk, "autocork", length=skb.length, truesize=skb.truesize, wmem_alloc=sk.wmem_alloc, size_goal=size_goal)
             return
-    if flags & MSG_MORE:
-        nonagle = NAGLE_CORK
     # xmit.push_pending_frames, where something is queued
     if sk.state != CLOSE and xmit.write_xmit(sk, mss_now, nonagle, 0):
         timers.check_probe_timer(sk)

@@ -20,6 +20,8 @@ from .chrono import stop as chrono_stop
 from .const import (
     ACK,
     CLOSE,
+    CLOSE_WAIT,
+    ESTABLISHED,
     MSG_EOR,
     MSG_MORE,
     MSG_OOB,
@@ -27,8 +29,6 @@ from .const import (
     POLLOUT,
     PSH,
     SEND_SHUTDOWN,
-    SF_CLOSE_WAIT,
-    SF_ESTABLISHED,
     SF_SYN_RECV,
     SF_SYN_SENT,
 )
@@ -47,12 +47,11 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
     Returns the bytes taken, possibly fewer than given. Raises OSError: EAGAIN when there is no room
     (or the connection is not open yet), EPIPE after a shutdown or reset, the pending error otherwise.
     """
-    state_bit = 1 << sk.state
-    if not state_bit & (SF_ESTABLISHED | SF_CLOSE_WAIT):
+    if sk.state != ESTABLISHED and sk.state != CLOSE_WAIT:
         rate.check_app_limited(sk)
         if sk.sk_err:
             _raise_pending(sk)
-        if not state_bit & (SF_SYN_SENT | SF_SYN_RECV):
+        if not 1 << sk.state & (SF_SYN_SENT | SF_SYN_RECV):
             raise OSError(errno.EPIPE, "Broken pipe")
         state = sk.fastopen
         if state is not None and state.deferred:
@@ -63,11 +62,10 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
     rate.check_app_limited(sk)
     if sk.sk_err:
         _raise_pending(sk)
-    if sk.shutdown & SEND_SHUTDOWN:
+    if sk.shutdown and sk.shutdown & SEND_SHUTDOWN:
         raise OSError(errno.EPIPE, "Broken pipe")
 
     mss = mtu.current_mss(sk)
-    goal = mss if flags & MSG_OOB else mtu.size_goal(sk, mss)
     queue = sk.write_queue
     whole = type(data) is bytes
     if whole:
@@ -80,14 +78,17 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
         size = len(data)
         # a view of bytes counts, too: it is what is left of a send that was not taken whole
         by_reference = size >= BY_REFERENCE and type(data.obj) is bytes and data.c_contiguous
+    if size < mss and queue.head is None and sk.trace is None:
+        # a small skb of its own, whatever the goal is
+        goal = mss
+    else:
+        goal = mss if flags & MSG_OOB else mtu.size_goal(sk, mss)
     done = 0
-    base = sk.sysctl.skb_base_truesize
     page = sk.page_frag
     full = False  # the tail has as many fragments as an skb may have
     while done < size:
         skb = queue.tail
-        room = goal - skb.length if skb is not None and not skb.eor and not full else 0
-        if room <= 0 or skb is None:
+        if skb is None or skb.eor or full or skb.length >= goal:
             if not stream_memory_free(sk):
                 sk.nospace = True
                 if done:
@@ -102,10 +103,16 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
                     # a program that does not wait is let go through the end of the call, which pushes, too
                     break
                 raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
-            skb = Skb(sk.write_seq, ACK, base)
+            charge = sk.sysctl.skb_base_truesize
+            skb = Skb(sk.write_seq, ACK, charge)
             entail(sk, skb)
             room = goal
             full = False
+        else:
+            charge = 0
+            room = goal - skb.length
+            if not done:
+                skb.flags &= ~PSH
         copy = size - done
         if copy > room:
             copy = room
@@ -129,19 +136,17 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
             skb.frags.append(memoryview(data)[done : done + copy])
         else:
             _copy(sk, skb, memoryview(data)[done : done + copy], copy)
-        if not done:
-            skb.flags &= ~PSH
         skb.length += copy
         skb.truesize += copy
-        sk.wmem_queued += copy
-        pages = sk.forward_alloc - copy
+        charge += copy
+        sk.wmem_queued += charge
+        pages = sk.forward_alloc - charge
         sk.forward_alloc = pages if pages >= 0 else pages & 4095
-        sk.write_seq += copy
-        skb.end_seq += copy
+        sk.write_seq = skb.end_seq = skb.end_seq + copy
         skb.pcount = 0
         done += copy
         if done == size:
-            if flags & MSG_EOR:
+            if flags and flags & MSG_EOR:
                 skb.eor = True
             break
         if skb.length < goal or flags & MSG_OOB:
@@ -161,11 +166,8 @@ def _raise_pending(sk: Sock) -> None:
 
 
 def entail(sk: Sock, skb: Skb) -> None:
-    """Put a new, empty skb, made for `write_seq`, at the end of the write queue."""
+    """Put a new, empty skb, made for `write_seq`, at the end of the write queue. Its memory is the caller's to charge."""
     sk.write_queue.append(skb)
-    sk.wmem_queued += skb.truesize
-    pages = sk.forward_alloc - skb.truesize
-    sk.forward_alloc = pages if pages >= 0 else pages & 4095
     if sk.nonagle & NAGLE_PUSH:
         sk.nonagle &= ~NAGLE_PUSH
     if not sk.packets_out and sk.host.now_ns - sk.lsndtime_ns > sk.rto_ns:

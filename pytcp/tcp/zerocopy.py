@@ -176,6 +176,7 @@ def _queue(sk: Sock, pieces: list[memoryview], flags: int, held: Held) -> int:
                 raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
             skb = Skb(sk.write_seq, ACK, sk.sysctl.skb_base_truesize)
             sendmsg.entail(sk, skb)
+            memory.charge_send(sk, skb.truesize)
             room = goal
         piece = pieces.pop()
         room = min(room, (frags - skb.nr_frags) * PAGE - start)
