@@ -21,22 +21,26 @@ SNDBUF_LIMITED = 3
 def _switch(sk: Sock, kind: int) -> None:
     """Another one runs from here, or none; what the last one has counted is added, which within a tick is nothing."""
     tick = sk.sysctl.tick_ns
-    now_us = sk.host.now_ns // tick * tick // 1000
-    us = now_us - sk.chrono_start_us
-    if us:
+    now = sk.host.now_ns
+    if now // tick != sk.chrono_start_ns // tick:
         if sk.chrono_us is None:
             sk.chrono_us = [0, 0, 0]
-        sk.chrono_us[sk.chrono_kind - 1] += us
-        sk.chrono_start_us = now_us
+        sk.chrono_us[sk.chrono_kind - 1] += _running_us(sk)
+        sk.chrono_start_ns = now
     sk.chrono_kind = kind
+
+
+def _running_us(sk: Sock) -> int:
+    """What the one that runs has counted."""
+    tick = sk.sysctl.tick_ns
+    return sk.host.now_ns // tick * tick // 1000 - sk.chrono_start_ns // tick * tick // 1000
 
 
 def start(sk: Sock, kind: int) -> None:
     """A higher kind overrides a lower one; a lower one never interrupts a higher one."""
     running = sk.chrono_kind
     if not running:
-        tick = sk.sysctl.tick_ns
-        sk.chrono_start_us = sk.host.now_ns // tick * tick // 1000
+        sk.chrono_start_ns = sk.host.now_ns
         sk.chrono_kind = kind
     elif kind > running:
         _switch(sk, kind)
@@ -55,6 +59,5 @@ def times_us(sk: Sock) -> tuple[int, int, int]:
     """(busy, rwnd_limited, sndbuf_limited) so far, us, as tcp_info reports them (busy = the sum)."""
     us = list(sk.chrono_us or (0, 0, 0))
     if sk.chrono_kind:
-        tick = sk.sysctl.tick_ns
-        us[sk.chrono_kind - 1] += sk.host.now_ns // tick * tick // 1000 - sk.chrono_start_us
+        us[sk.chrono_kind - 1] += _running_us(sk)
     return sum(us), us[1], us[2]

@@ -56,12 +56,11 @@ def validate(sk: Sock, limited: bool) -> None:
     if packets > sk.snd_cwnd_used:
         sk.snd_cwnd_used = packets
     sysctl = sk.sysctl
-    tick = sysctl.tick_ns
-    now = sk.host.now_ns
     # (counted in whole ticks, time is less than a tick longer than it is)
-    long_ago = now - sk.cwnd_stamp > sk.rto_ns - tick and (now // tick - sk.cwnd_stamp // tick) * tick >= sk.rto_ns
-    if long_ago and sysctl.tcp_slow_start_after_idle and not sk.ca.has_cong_control:
-        _application_limited(sk)
+    if sk.host.now_ns - sk.cwnd_stamp > sk.rto_ns - sysctl.tick_ns and sysctl.tcp_slow_start_after_idle and not sk.ca.has_cong_control:
+        tick = sysctl.tick_ns
+        if (sk.host.now_ns // tick - sk.cwnd_stamp // tick) * tick >= sk.rto_ns:
+            _application_limited(sk)
     if sk.nospace and sk.write_queue.head is None and 1 << sk.state & (1 << 1 | 1 << 8):
         chrono_start(sk, SNDBUF_LIMITED)
 

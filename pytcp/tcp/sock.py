@@ -198,7 +198,7 @@ class Sock:
         "backlog", "syn_queue", "accept_queue", "defer_accept", "last_overflow_ns",
         # --- totals (info, request, ack, chrono, established, input, reassembly, retransmit, sack, timers, xmit, fastopen) ---
         "segs_in", "segs_out", "data_segs_in", "data_segs_out", "bytes_sent", "bytes_acked", "bytes_received", "bytes_retrans", "total_retrans",
-        "dsack_dups", "rcv_ooopack", "timeout_rehash", "chrono_kind", "chrono_start_us", "chrono_us",
+        "dsack_dups", "rcv_ooopack", "timeout_rehash", "chrono_kind", "chrono_start_ns", "chrono_us",
         # --- why (gates, close, net) ---
         "gate", "gate_since_ns", "gate_seq", "gate_below", "gate_sums", "trace",
         # --- rare features, made on demand (cong, fastopen, icmp_err, listen, md5, request, sockopt_ip, sockopt_tcp, timestamping, zerocopy) ---
@@ -473,7 +473,7 @@ class Sock:
         self.rcv_ooopack = 0
         self.timeout_rehash = 0
         self.chrono_kind = 0
-        self.chrono_start_us = 0
+        self.chrono_start_ns = 0
         self.chrono_us: list[int] | None = None
 
         self.gate = 0  # gates.APP

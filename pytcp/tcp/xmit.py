@@ -130,7 +130,7 @@ def transmit_skb(sk: Sock, skb: Skb) -> int:
     if flags & ACK:
         delack.event_ack_sent(sk, 1)
     if length:
-        if sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out == 0:
+        if not sk.packets_out or sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out == 0:
             sk.ca.cwnd_event(sk, CA_EVENT_TX_START)
         delack.event_data_sent(sk)
         sk.lsndtime_ns = now
@@ -139,16 +139,17 @@ def transmit_skb(sk: Sock, skb: Skb) -> int:
     sk.segs_out += pcount
     if skb.end_seq > sk.snd_nxt or skb.seq == skb.end_seq:
         sk.mib.TcpOutSegs += pcount
-    if error:
-        sk.wmem_alloc -= truesize
-        skb.in_host -= 1
-    if throttled:
-        sk.tsq_throttled = sk.wmem_alloc > 1
-    if error:
+    if throttled or error:
+        if error:
+            sk.wmem_alloc -= truesize
+            skb.in_host -= 1
+        if throttled:
+            sk.tsq_throttled = sk.wmem_alloc > 1
         if error > 0:
             # local congestion: the host dropped it, as if the network had
             retransmit.enter_cwr(sk)
-        return error
+        if error:
+            return error
     if sk.pacing_status:
         pacing.after_send(sk, skb, prior_wstamp)
     if skb.stamp is not None:
@@ -288,7 +289,6 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
     cwnd_limited = False
     held = 0
     max_segs = 0  # not yet worked out: a small segment alone does not ask
-    unsplit = sysctl.sized_by_sendmsg
     had_packets = sk.packets_out
     if sk.mtu_probe is not None and not push_one:
         outcome = mtu_probe.attempt(sk, mss)
@@ -300,15 +300,15 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
                 tracing.stop(trace, sk, gate, 0)
             return False
         sent = outcome
+    in_flight = sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out
     while True:
         skb = queue.head
         if skb is None:
             gate = SNDBUF if sk.nospace else APP
             break
-        if sk.pacing_status == 1 and pacing.check(sk):
+        if sk.pacing_status and pacing.check(sk):
             gate = PACING
             break
-        in_flight = sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out
         quota = sk.snd_cwnd - in_flight
         why = "cwnd"
         if quota <= 0:
@@ -317,27 +317,29 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
                 break
             quota = 1
             why = "tlp"
-        elif sysctl.half_cwnd_cap:
-            half = sk.snd_cwnd >> 1
-            if quota > half > 0:
-                quota = half
-                why = "cwnd/2"
         length = skb.length
-        if not max_segs and (length > mss or skb.next is not None or trace is not None):
-            max_segs = tso.tso_segs(sk, mss)
-        if 0 < max_segs < quota:
-            quota = max_segs
-            why = "autosize"
-        # two segments of a jumbo MSS may be more than an IPv4 packet can hold
-        if skb.next is not None and quota * mss > length and sysctl.grow_skb and quota * mss <= sk.gso_max_size:
-            grow(sk, skb, quota * mss)
-            length = skb.length
+        if length > mss or skb.next is not None or trace is not None:
+            # (a small segment alone needs no more than that one packet may leave)
+            if sysctl.half_cwnd_cap:
+                half = sk.snd_cwnd >> 1
+                if quota > half > 0:
+                    quota = half
+                    why = "cwnd/2"
+            if not max_segs:
+                max_segs = tso.tso_segs(sk, mss)
+            if 0 < max_segs < quota:
+                quota = max_segs
+                why = "autosize"
+            # two segments of a jumbo MSS may be more than an IPv4 packet can hold
+            if skb.next is not None and quota * mss > length and sysctl.grow_skb and quota * mss <= sk.gso_max_size:
+                grow(sk, skb, quota * mss)
+                length = skb.length
         if length <= mss:
-            segs = skb.pcount = 1
+            skb.pcount = 1
             skb.gso_size = 0
             end = skb.end_seq
         else:
-            segs = skb.pcount = -(-length // mss)
+            skb.pcount = -(-length // mss)
             skb.gso_size = mss
             end = skb.seq + mss
         window = sk.snd_una + sk.snd_wnd
@@ -345,7 +347,7 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
             rwnd_limited = True
             gate = RWND
             break
-        if segs == 1:
+        if length <= mss:
             # (TCP_NODELAY alone lets everything go)
             if nonagle != NAGLE_OFF and not push.nagle_test(sk, skb, mss, nonagle if skb is queue.tail else NAGLE_PUSH):
                 gate = CORK if nonagle & NAGLE_CORK else NAGLE
@@ -381,7 +383,7 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
                             limit -= partial
                             if needed == length:
                                 why = "nagle-tail"
-            if unsplit:
+            if sysctl.sized_by_sendmsg:
                 held = tsq.small_queue_check_unsplit(sk)
                 if held:
                     gate = TSQ
@@ -390,9 +392,9 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
                 queue.insert_after(skb, tso.fragment(sk, skb, limit, mss))
         if sk.rtx_queue.qlen > 1:
             # (the first two are never held)
-            if not unsplit:
+            if not sysctl.sized_by_sendmsg:
                 held = tsq.small_queue_check(sk, skb, 0)
-            elif segs == 1:
+            elif length <= mss:
                 held = tsq.small_queue_check_unsplit(sk)
             if held:
                 gate = TSQ
@@ -402,6 +404,8 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
             break
         if transmit_skb(sk, skb):
             gate = HOST_QUEUE
+            # (a path MTU that shrank has marked packets lost)
+            in_flight = sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out
             break
         if trace is not None:
             if skb.length == length and length < quota * mss:
@@ -411,9 +415,11 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
                 why = "gso_max"
             tracing.xmit(trace, sk, skb, why, quota, max_segs)
         new_data_sent(sk, skb)
-        if skb.length < skb.pcount * mss:
+        pcount = skb.pcount
+        if skb.length < pcount * mss:
             sk.snd_sml = skb.end_seq
-        sent += skb.pcount
+        sent += pcount
+        in_flight += pcount
         if push_one:
             gate = SNDBUF if sk.nospace else APP
             if queue.head is not None:
@@ -430,11 +436,11 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
     elif sk.chrono_kind == RWND_LIMITED:
         chrono_stop(sk, RWND_LIMITED)
     if not cwnd_limited:
-        cwnd_limited = sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out >= sk.snd_cwnd
+        cwnd_limited = in_flight >= sk.snd_cwnd
     if sent or cwnd_limited:
         cwnd.validate(sk, cwnd_limited)
     if sent:
-        if sk.ca_state == CA_RECOVERY or sk.ca_state == CA_CWR:
+        if sk.ca_state and (sk.ca_state == CA_RECOVERY or sk.ca_state == CA_CWR):
             sk.prr_out += sent
         # the probe timer replaces the RTO where it makes sense; else the RTO runs from here if this
         # is the first data in flight, or takes over from a probe timer that no longer applies
