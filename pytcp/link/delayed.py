@@ -68,6 +68,7 @@ class DelayedRing(TxRing):
         The rest as in `TxRing`."""
         super().__init__(link, heap, on_complete, limit=limit)
         self.mode = "delayed"
+        self._lazy = False
         self.delayed = delayed
         self.on_missed = on_missed
         self.late = 0  # completions that came late_ns after their time
@@ -90,7 +91,7 @@ class DelayedRing(TxRing):
             return False
         return super().put(frame)
 
-    def _taken(self, frames: list[TxFrame], lazy: bool) -> None:
+    def _taken(self, frames: list[TxFrame]) -> None:
         delayed = self.delayed
         now = self.heap.now_ns
         first, last = delayed.delay_ns
@@ -122,6 +123,7 @@ class DelayedRing(TxRing):
         self._timer = None
         now = self.heap.now_ns
         due = self._due
+        called = []
         while due and due[0][0] <= now:
             when, _, frame = heapq.heappop(due)
             owner = frame.owner
@@ -129,10 +131,12 @@ class DelayedRing(TxRing):
                 del self._last[owner]
             self.completed += 1
             if not self._missed.roll():
-                self.on_complete(owner, frame.skb, frame.truesize)
+                if self.on_complete(owner, frame.skb, frame.truesize):
+                    called.append(owner)
             elif self.on_missed(owner, frame.skb, frame.truesize):
                 self.missed += 1
-        self.on_end()
+        if called:
+            self.on_end(called)
         self._arm()
         if self.feeder is not None:
             self.feeder()

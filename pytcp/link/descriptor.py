@@ -206,36 +206,35 @@ class DescriptorLink:
         if self._writer is not None:
             return self._send_cut(self._writer, frames)
         fd = self.fd
-        writev = os.writev
         hdr_len = self._hdr_len
         taken = 0
         size = 0
-        lost = 0
         for frame in frames:
             parts = frame.parts
             if len(parts) > IOV_MAX:
                 parts = (b"".join(parts),)
             try:
                 if not hdr_len:
-                    size += writev(fd, (frame.head, *parts))
+                    size += os.writev(fd, (frame.head, *parts))
+                elif frame.csum_start:
+                    head = frame.head
+                    key = (frame.gso_type, len(head), frame.gso_size, frame.csum_start, frame.csum_offset)
+                    if key != self._hdr_key:
+                        self._hdr = VNET_HDR.pack(VNET_F_NEEDS_CSUM, *key) + self._hdr_pad
+                        self._hdr_key = key
+                    size += os.writev(fd, (self._hdr, head, *parts))
                 else:
-                    if frame.csum_start:
-                        head = frame.head
-                        key = (frame.gso_type, len(head), frame.gso_size, frame.csum_start, frame.csum_offset)
-                        if key != self._hdr_key:
-                            self._hdr = VNET_HDR.pack(VNET_F_NEEDS_CSUM, *key) + self._hdr_pad
-                            self._hdr_key = key
-                        size += writev(fd, (self._hdr, head, *parts))
-                    else:
-                        size += writev(fd, (self._plain_hdr, frame.head, *parts))
+                    size += os.writev(fd, (self._plain_hdr, frame.head, *parts))
             except OSError as failed:
                 if failed.errno in FULL:
                     break
                 self._write_failed(failed)
-                lost += 1
+                # lost: taken, and not counted
+                self.tx_packets -= 1
+                size += hdr_len
             taken += 1
-        self.tx_packets += taken - lost
-        self.tx_bytes += size - (taken - lost) * hdr_len
+        self.tx_packets += taken
+        self.tx_bytes += size - taken * hdr_len
         return taken
 
     def _send_cut(self, writer: FrameWriter, frames: Sequence[TxFrame]) -> int:

@@ -50,7 +50,7 @@ class TxRing:
         tx_frames: int = 0,
         limit: int = LIMIT,
     ) -> None:
-        """on_complete(owner, skb, truesize) is called once for each frame with an owner; True: `on_end` is to be called behind the batch.
+        """on_complete(owner, skb, truesize) is called once for each frame with an owner; True: `on_end` is given it behind the batch.
         tx_usecs: delay of a moderated completion, us; 0 = the next event. tx_frames: completions that
         end the delay early; 0 = none do. limit: frames held, written or not. Raises ValueError."""
         if mode not in MODES:
@@ -69,7 +69,7 @@ class TxRing:
         self.queue: list[TxFrame] = []  # not yet written
         self.done: list[TxFrame] = []  # taken by the device, not yet reaped
         self.signal: Link | None = None  # what a runtime polls for completions, where they do not wait for a pass
-        self.on_end: Callable[[], None] = self._no_end  # a batch of completions is over
+        self.on_end: Callable[[list[Any]], None] = self._no_end  # a batch of completions is over
         self.feeder: Callable[[], None] | None = None  # called when there is room again: a queueing discipline waits for it
         self._orphan = mode == "orphan"
         self._lazy = mode == "reaped"
@@ -99,6 +99,22 @@ class TxRing:
             self.flush()
         return True
 
+    def post(self, frame: TxFrame) -> bool:
+        """`put` a frame and `flush`."""
+        if self.queue or not self._lazy or self._stalled or len(self.done) >= self.limit:
+            if not self.put(frame):
+                return False
+            self.flush()
+            return True
+        # the same where it is the only one
+        taken = self.link.send((frame,))
+        self._flushed_ns = self.heap.now_ns
+        if taken:
+            self.done.append(frame)
+        else:
+            self._full([frame])
+        return True
+
     def flush(self) -> None:
         """Write what waits to the device."""
         queue = self.queue
@@ -109,24 +125,28 @@ class TxRing:
         taken = self.link.send(queue)
         self._flushed_ns = self.heap.now_ns
         if taken < len(queue):
-            self.queue = queue[taken:] + self.queue
+            self._full(queue[taken:])
             del queue[taken:]
-            self._stalled = True
-            if self._retry is None:
-                self._retry = self.heap.call_later(RETRY_NS, self._try_again)
-        else:
+        elif not lazy:
             self._stalled = False
-        if not self._orphan:
-            self._taken(queue, lazy)
+        if lazy:
+            # nobody need be woken for their completion
+            self.done += queue
+        elif not self._orphan:
+            self._taken(queue)
         elif self.feeder is not None and not self._stalled:
             self.feeder()
 
-    def _taken(self, frames: list[TxFrame], lazy: bool) -> None:
-        """The device has taken `frames`; lazy: nobody need be woken for their completion."""
+    def _full(self, rest: list[TxFrame]) -> None:
+        """The device does not take `rest` now."""
+        self.queue = rest + self.queue
+        self._stalled = True
+        if self._retry is None:
+            self._retry = self.heap.call_later(RETRY_NS, self._try_again)
+
+    def _taken(self, frames: list[TxFrame]) -> None:
+        """The device has taken `frames`, and somebody is woken for their completion."""
         done = self.done
-        if lazy:
-            done += frames
-            return
         owed = False
         for frame in frames:
             if frame.owner is not None:
@@ -174,19 +194,19 @@ class TxRing:
         done = self.done
         self.done = []
         on_complete = self.on_complete
-        called = False
+        called = []
         for frame in done:
             owner = frame.owner
             if owner is not None:
                 self.completed += 1
                 if on_complete(owner, frame.skb, frame.truesize):
-                    called = True
+                    called.append(owner)
         if called:
-            self.on_end()
+            self.on_end(called)
         if self.feeder is not None:
             self.feeder()
 
-    def _no_end(self) -> None:
+    def _no_end(self, called: list[Any]) -> None:
         """Nobody asks."""
 
     def _try_again(self) -> None:

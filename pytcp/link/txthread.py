@@ -114,6 +114,7 @@ class ThreadRing(TxRing):
         if limit > ENTRIES:
             raise ValueError(f"limit is at most {ENTRIES} with a transmit thread")
         self.mode = "thread"
+        self._lazy = False
         self.on_uncharge = on_uncharge
         self.on_called = on_called
         self._device = link

@@ -74,7 +74,6 @@ class TcpOutput:
 
     def __init__(self) -> None:
         self.gen = 0  # of routes and addresses; a Dst with another one is looked up again
-        self._called: list[Sock] = []  # sockets that a batch of completions calls
         self._owed: list[tuple[Sock, Skb | None, int]] = []  # completions of frames that were dropped
         self._threads: list[ThreadRing] = []  # the rings that other threads complete
         self._secret = self.random.randbytes(16)
@@ -106,7 +105,6 @@ class TcpOutput:
                 return error
             dst = sk.dst
         dev = dst.dev
-        mib = self.mib
         hh = dst.neigh.hh
         size = len(th) + length
         if sk.family == 4:
@@ -117,17 +115,14 @@ class TcpOutput:
             sk.ip_id = ident + (-(-length // gso_size) if gso_size else 1)
             ident &= 0xFFFF
             disc = sk.pmtu_disc
-            df = 0x4000 if disc == 2 or (disc == 1 and not dst.mtu_lock) else 0
+            df = 0x4000 if (not dst.mtu_lock if disc == PMTUDISC_WANT else disc == PMTUDISC_DO) else 0
             vihl = 0x4500 | sk.tos & 0xFC | ecn
-            ttl = sk.ttl << 8 | 6
+            ttl = sk.ttl << 8
             # a super-frame may be longer than the field can say (BIG TCP)
             total = size if size <= IP_MAX else 0
-            # pseudo_base is the sum of the addresses and the protocol number
-            csum = 65534 - (sk.pseudo_base - 7 + vihl + total + ident + df + ttl) % 65535
-            ip = _HEAD4(vihl, total, ident, df, ttl, csum, sk.saddr + sk.daddr)
-            mib.IpOutRequests += 1
-            mib.IpOutTransmits += 1
-            mib.IpExtOutOctets += size
+            # the words of a header add up to 0 modulo 65535; pseudo_base is the sum of the addresses and the protocol number
+            csum = -(sk.pseudo_base + vihl + total + ident + df + ttl) % 65535
+            ip = _HEAD4(vihl, total, ident, df, ttl | IPPROTO_TCP, csum, sk.saddr + sk.daddr)
             gso_type = GSO_TCPV4
             whole = dev.tso4
             l4 = 20
@@ -138,9 +133,6 @@ class TcpOutput:
             # a super-segment beyond 64 KiB never leaves the host as one packet: its length is the frame's
             ip = _HEAD6(word, size if size <= IP_MAX else 0, 6, sk.ttl, sk.saddr + sk.daddr)
             size += 40
-            mib.Ip6OutRequests += 1
-            mib.Ip6OutTransmits += 1
-            mib.Ip6OutOctets += size
             gso_type = GSO_TCPV6
             whole = dev.tso6
             l4 = 40
@@ -152,23 +144,40 @@ class TcpOutput:
                 # the device sets CWR on the first segment only
                 gso_type |= GSO_ECN
             frame = TxFrame(hh + ip + th, parts, room + size, gso_type, gso_size, room + l4, 16, sk, skb, truesize)
-            if whole and dev.up:
-                if dev.put(frame):
-                    dev.tx_packets += 1
-                    if not gso_size and not self.in_pass:
-                        # somebody may wait for a short message: the peer has it while this call does its books
+            if not whole or not dev.up:
+                taken = dev.xmit(frame)
+            else:
+                if gso_size or self.in_pass:
+                    taken = dev.put(frame)
+                # somebody may wait for a short message: the peer has it while this call does its books
+                elif dev.qdisc is None:
+                    taken = dev.ring.post(frame)
+                else:
+                    taken = dev.put(frame)
+                    if taken:
                         dev.ring.flush()
-                    return 0
-                dev.tx_dropped += 1
-                return 1
-            return 0 if dev.xmit(frame) else 1
-        room = len(dst.neigh.header)
-        frame = TxFrame(bytes(room) + ip + th, parts, room + size, gso_type if gso_size else 0, gso_size, room + l4, 16, sk, skb, truesize)
-        self._confirm(sk, dst)
-        dst.neigh.output(frame)
-        if skb is not None and not dst.neigh.state & VALID:
-            gates.hold(sk, gates.NEIGHBOUR)
-        return 0
+                if taken:
+                    dev.tx_packets += 1
+                else:
+                    dev.tx_dropped += 1
+        else:
+            room = len(dst.neigh.header)
+            frame = TxFrame(bytes(room) + ip + th, parts, room + size, gso_type if gso_size else 0, gso_size, room + l4, 16, sk, skb, truesize)
+            self._confirm(sk, dst)
+            dst.neigh.output(frame)
+            taken = True
+            if skb is not None and not dst.neigh.state & VALID:
+                gates.hold(sk, gates.NEIGHBOUR)
+        mib = self.mib
+        if sk.family == 4:
+            mib.IpOutRequests += 1
+            mib.IpOutTransmits += 1
+            mib.IpExtOutOctets += size
+        else:
+            mib.Ip6OutRequests += 1
+            mib.Ip6OutTransmits += 1
+            mib.Ip6OutOctets += size
+        return 0 if taken else 1
 
     def looped(self, sk: Sock, th: bytes, length: int, gso_size: int, ecn: int) -> tuple[bytes, bool]:
         """The headers `transmit` has just put before a segment, as it made them, and whether the device cuts super-segments itself."""
@@ -281,19 +290,13 @@ class TcpOutput:
         frame = TxFrame(way.dev.room + ip + th, (payload,) if payload else (), room + size, 0, 0, room + l4, 16)
         way.neigh.output(frame)
 
-    def completed(self, owner: Sock, skb: Skb | None, truesize: int) -> bool:
-        """TX completion of a batch: a ring has handed a frame to its device. Whether that calls somebody, behind the batch (`completions_over`)."""
-        if release(owner, skb, truesize):
-            self._called.append(owner)
-            return True
-        return False
+    completed = staticmethod(release)
+    """TX completion of a batch: a ring has handed a frame to its device. Whether that calls somebody, behind the batch (`completions_over`)."""
 
-    def completions_over(self) -> None:
+    def completions_over(self, waiting: list[Sock]) -> None:
         """The batch of completions is over: the sockets it called may send."""
-        if self._called:
-            waiting, self._called = self._called, []
-            for owner in waiting:
-                called(owner)
+        for owner in waiting:
+            called(owner)
 
     def orphaned(self, owner: Sock, skb: Skb | None, truesize: int) -> None:
         """A frame that is released when it is queued."""

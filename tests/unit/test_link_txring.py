@@ -9,7 +9,7 @@ import pytest
 
 from pytcp.clock.virtual import VirtualRuntime
 from pytcp.link.frame import TxFrame
-from pytcp.link.txring import BULK, COMPLETION_NS, RETRY_NS, TxRing
+from pytcp.link.txring import BULK, COMPLETION_NS, MODES, RETRY_NS, TxRing
 
 
 class Device:
@@ -56,6 +56,33 @@ def test_frames_wait_for_a_flush_and_are_written_together_in_order() -> None:
     assert rig.device.writes == []
     rig.ring.flush()
     assert rig.device.writes == [["a", "b", "c"]]
+
+
+@pytest.mark.parametrize("room", [0, 1, 3, 9])
+@pytest.mark.parametrize("waiting", [0, 2])
+@pytest.mark.parametrize("limit", [1, 3, 1000])
+@pytest.mark.parametrize("mode", MODES)
+def test_to_post_is_to_put_and_to_flush(mode: str, limit: int, waiting: int, room: int) -> None:
+    def outcome(at_once: bool) -> Any:
+        rig = Rig(mode=mode, limit=limit)
+        rig.device.room = room
+        taken = rig.put(*range(waiting))
+        for skb in "ab":
+            frame = TxFrame(b"", owner="sk", skb=skb, truesize=1000)
+            if at_once:
+                taken.append(rig.ring.post(frame))
+            else:
+                taken.append(rig.ring.put(frame))
+                if taken[-1]:
+                    rig.ring.flush()
+        held = [frame.skb for frame in rig.ring.queue], [frame.skb for frame in rig.ring.done]
+        rig.ring.settle(COMPLETION_NS)
+        settled = list(rig.completed)
+        rig.device.room = 1 << 30
+        rig.runtime.run_for(2 * RETRY_NS)
+        return taken, held, settled, rig.device.writes, rig.completed, rig.ring.dropped, len(rig.ring)
+
+    assert outcome(True) == outcome(False)
 
 
 def test_the_eighth_super_segment_is_written_at_once_with_those_before_it() -> None:

@@ -118,6 +118,10 @@ class HeldRing(TxRing):
             self.release()
         return True
 
+    def post(self, frame: TxFrame) -> bool:
+        """The same."""
+        return self.put(frame)
+
     def flush(self) -> None:
         """Nothing leaves by itself."""
 
