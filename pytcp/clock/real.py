@@ -203,10 +203,11 @@ class RealRuntime(Runtime):
         An error is raised where the runtime runs: trio would take it for its own."""
         self._in_pass = True
         try:
-            for _ in range(self.burst):
+            more = self.one_pass()
+            left = self.burst - 1
+            while more and left and not self.backlog:
                 more = self.one_pass()
-                if self.backlog or not more:
-                    break
+                left -= 1
         except BaseException as failed:
             self._failed = failed
             self._stop()

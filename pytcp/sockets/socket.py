@@ -225,7 +225,7 @@ class Socket:
             raise self._gone()
         self._now()
         try:
-            if flags & (MSG_FASTOPEN | MSG_ZEROCOPY):
+            if flags and flags & (MSG_FASTOPEN | MSG_ZEROCOPY):
                 return self._send_specially(sk, [data], flags, b"", 0, False)
             return api.sendmsg(sk, data, flags)
         finally:

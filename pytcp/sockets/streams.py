@@ -86,14 +86,13 @@ class TcpStream(trio.abc.HalfCloseableStream):
                 data = view if view.itemsize == 1 and view.ndim == 1 else view.cast("B")
             size = len(data)
             await checkpoint_if_cancelled()
-            send = self.socket.send
             slept = False
             if not size:
                 self.socket.check_open()
             done = 0
             while done < size:
                 try:
-                    done += send(memoryview(data)[done:] if done else data)
+                    done += self.socket.send(memoryview(data)[done:] if done else data)
                 except BlockingIOError:
                     await wait_task_rescheduled(self._waiter.writing())
                     slept = True
@@ -142,13 +141,12 @@ class TcpStream(trio.abc.HalfCloseableStream):
         elif operator.index(max_bytes) < 1:
             raise ValueError("max_bytes must be >= 1")
         socket = self.socket
-        recv = socket.recv
         data = None
         try:
             if not socket.would_block():  # (parking is a checkpoint by itself)
                 await checkpoint_if_cancelled()
                 try:
-                    data = recv(max_bytes)
+                    data = socket.recv(max_bytes)
                 except BlockingIOError:
                     pass
                 else:
@@ -156,7 +154,7 @@ class TcpStream(trio.abc.HalfCloseableStream):
             while data is None:
                 await wait_task_rescheduled(self._waiter.reading())
                 try:
-                    data = recv(max_bytes)
+                    data = socket.recv(max_bytes)
                 except BlockingIOError:
                     continue
         except OSError as exc:

@@ -49,7 +49,7 @@ def validate(sk: Sock, limited: bool) -> None:
         sk.is_cwnd_limited = limited
         sk.max_packets_out = packets
         sk.cwnd_usage_seq = sk.snd_nxt
-    if limited or is_limited(sk):
+    if limited or ((sk.is_cwnd_limited or sk.snd_cwnd < 2 * sk.max_packets_out) and is_limited(sk)):
         sk.snd_cwnd_used = 0
         sk.cwnd_stamp = sk.host.now_ns
         return

@@ -142,10 +142,9 @@ def event_ack_sent(sk: Sock, _segs: int) -> None:
 
 def event_data_sent(sk: Sock) -> None:
     """Data leaves: within the ACK timeout of the last received data it is an answer, the connection interactive."""
-    if sk.pingpong < 255:
-        tick = sk.sysctl.tick_ns
-        if sk.host.now_ns // tick - sk.lrcvtime_ns // tick < sk.ato_jiffies:
-            sk.pingpong += 1
+    tick = sk.sysctl.tick_ns
+    if sk.host.now_ns // tick - sk.lrcvtime_ns // tick < sk.ato_jiffies:
+        sk.pingpong += 1
 
 
 # ---------------------------------------------------------------- the decision

@@ -76,15 +76,16 @@ def _charge(sk: Sock) -> None:
     gate = sk.gate
     ns, sent = _since(sk)
     sums[gate] += ns
-    sums[gate + len(NAMES)] += sent
     sk.gate_since_ns += ns
-    sk.gate_seq += sent
+    if sent:
+        sums[gate + len(NAMES)] += sent
+        sk.gate_seq += sent
 
 
 def _since(sk: Sock) -> tuple[int, int]:
     """(ns, bytes) since the last change."""
     end = sk.snd_nxt
-    if sk.shutdown & SEND_SHUTDOWN and end == sk.write_seq:
+    if sk.shutdown and sk.shutdown & SEND_SHUTDOWN and end == sk.write_seq:
         # the FIN has gone, too, and is no payload
         end -= 1
     sent = end - sk.gate_seq

@@ -130,7 +130,7 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
                 push.mark_push(sk, skb)
                 full = True
                 continue
-        if whole and copy == size and (by_reference or not skb.length):
+        if whole and copy == size and (not skb.length or by_reference):
             skb.frags.append(data)
         elif by_reference:
             skb.frags.append(memoryview(data)[done : done + copy])

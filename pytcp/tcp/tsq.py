@@ -45,18 +45,17 @@ def small_queue_check(sk: Sock, skb: Skb, factor: int) -> int:
     if sk.tx_delay_ns:
         # what waits for its delayed departure, twice for the overhead; 2^20 us stand for a second
         limit += sk.pacing_rate * (sk.tx_delay_ns // 1000) >> 19
-    return _over(sk, limit)
+    return _over(sk, limit) if sk.wmem_alloc > limit else 0
 
 
 def small_queue_check_unsplit(sk: Sock) -> int:
     """The test before 3.19: made before a burst is cut, and the sysctl is the least a socket may have."""
-    limit = sk.pacing_rate >> sk.pacing_shift
-    return _over(sk, max(limit, sk.sysctl.tcp_limit_output_bytes))
+    limit = max(sk.pacing_rate >> sk.pacing_shift, sk.sysctl.tcp_limit_output_bytes)
+    return _over(sk, limit) if sk.wmem_alloc > limit else 0
 
 
 def _over(sk: Sock, limit: int) -> int:
-    if sk.wmem_alloc <= limit:
-        return 0
+    """More is charged than `limit`."""
     # with little in flight the ACK clock might not restart us: never throttle the first two skbs
     if sk.rtx_queue.qlen <= 1:
         return 0

@@ -132,7 +132,8 @@ def transmit_skb(sk: Sock, skb: Skb) -> int:
     if length:
         if not sk.packets_out or sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out == 0:
             sk.ca.cwnd_event(sk, CA_EVENT_TX_START)
-        delack.event_data_sent(sk)
+        if sk.pingpong < 255:
+            delack.event_data_sent(sk)
         sk.lsndtime_ns = now
         sk.data_segs_out += pcount
         sk.bytes_sent += length
@@ -300,7 +301,9 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
                 tracing.stop(trace, sk, gate, 0)
             return False
         sent = outcome
-    in_flight = sk.packets_out - sk.sacked_out - sk.lost_out + sk.retrans_out
+    in_flight = sk.packets_out
+    if in_flight:
+        in_flight += sk.retrans_out - sk.sacked_out - sk.lost_out
     while True:
         skb = queue.head
         if skb is None:
