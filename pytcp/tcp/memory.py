@@ -67,11 +67,12 @@ class RxChunk:
             left = truesize - SMALL_OVERHEAD - length - (34 if seg.family == 4 else 54) - seg.doff * 4
             self.tail_room = left if left > 0 else 0
         else:
-            room = -1 if length >= PAGED_FROM and not (truesize - PAGED_HEAD) % PAGE else tail_room(seg)
+            pages = truesize - PAGED_HEAD
+            room = -1 if length >= PAGED_FROM and not pages % PAGE else tail_room(seg)
             if room < 0:
                 self.paged = True
                 self.locked = False
-                self.nr_frags = page_frags(truesize - PAGED_HEAD)
+                self.nr_frags = page_frags(pages)
                 self.tail_room = 0
             else:
                 self.paged = False

@@ -362,23 +362,25 @@ def cleanup_rbuf(sk: Sock, copied: int) -> None:
     """The program took `copied` bytes: does the peer need an ACK, or the news of more room?"""
     pending = sk.ack_pending
     unacked = sk.rcv_nxt - sk.rcv_wup
-    now = False
-    if pending & ACK_SCHED:
-        if unacked > sk.rcv_mss:
-            # the ACK of every second segment, which the input path left to the reader
-            now = True
-        elif copied > 0 and not sk.rmem_alloc:
-            # queue drained and the last segment was short: the sender may be waiting for this ACK
-            asked = ACK_PUSHED2 if sk.pingpong >= sk.sysctl.tcp_pingpong_thresh else ACK_PUSHED2 | ACK_PUSHED
-            now = pending & asked != 0
-    if copied > 0 and not now and not sk.shutdown & RCV_SHUTDOWN:
+    if pending & ACK_SCHED and (
+        unacked > sk.rcv_mss
+        or (copied > 0 and not sk.rmem_alloc and pending & (ACK_PUSHED2 if sk.pingpong >= sk.sysctl.tcp_pingpong_thresh else ACK_PUSHED2 | ACK_PUSHED))
+    ):
+        # the ACK of every second segment, which the input path left to the reader; or the queue is drained
+        # and the last segment was short: the sender may be waiting for this ACK
+        _ack_read(sk)
+    elif copied > 0 and not sk.shutdown & RCV_SHUTDOWN:
         current = sk.rcv_wnd - unacked  # as receive_window
         if 2 * current <= sk.window_clamp:
             if current < 0:
                 current = 0
             window = wanted_window(sk)
             # news worth a segment: at least twice what the peer believes
-            now = window > 0 and window >= 2 * current
-    if now:
-        sk.mstamp_ns = sk.host.now_ns
-        xmit.send_ack(sk)
+            if window > 0 and window >= 2 * current:
+                _ack_read(sk)
+
+
+def _ack_read(sk: Sock) -> None:
+    """An ACK because the program has read."""
+    sk.mstamp_ns = sk.host.now_ns
+    xmit.send_ack(sk)
