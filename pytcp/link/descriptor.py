@@ -102,11 +102,40 @@ class DescriptorLink:
         return self.fd
 
     def poll(self, budget: int) -> int:
-        """Read up to `budget` frames; see `Link.poll`. Raises LinkDown when the device was deleted."""
-        if self._facts is not None:
-            return self._poll_native(self._facts, budget)
-        if self._reader is not None:
-            return self._poll_coalesced(self._reader, budget)
+        """Read up to `budget` frames; see `Link.poll`. Raises LinkDown when the device was deleted.
+
+        The C helpers, if they are there, know no exception when there is nothing (more) to read, which is once in every pass."""
+        facts = self._facts
+        if facts is None:
+            return self._poll_readv(budget) if self._reader is None else self._poll_coalesced(self._reader, budget)
+        fd = self.fd
+        read = self._read
+        hdr_len = self._hdr_len
+        entry = self._entry
+        rx = self.rx
+        buf = self._buf
+        count = 0
+        size = 0
+        while count < budget:
+            n = read(fd, buf.address, RX_BUF_SIZE, hdr_len, 1, entry)
+            if n <= 0:
+                if n and not count:
+                    self._read_failed(OSError(-n, os.strerror(-n)))
+                break
+            length, gso_size, gso_type, csum = _FACTS(facts)
+            count += 1
+            size += length
+            rx(RxFrame(buf.view[hdr_len : hdr_len + length], gso_type, gso_size, csum, buf))
+            if buf.taken != 1:
+                buf = self._next_buf(buf)
+        if count:
+            self.rx_packets += count
+            self.rx_bytes += size
+            self.rx_end()
+        return count
+
+    def _poll_readv(self, budget: int) -> int:
+        """The same without C."""
         fd = self.fd
         readv = os.readv
         unpack = VNET_HDR.unpack_from
@@ -140,34 +169,6 @@ class DescriptorLink:
         if count:
             self.rx_packets += count
             self.rx_bytes += size - count * hdr_len
-            self.rx_end()
-        return count
-
-    def _poll_native(self, facts: memoryview, budget: int) -> int:
-        """The same by the C helpers: no exception when there is nothing (more) to read, which is once in every pass."""
-        fd = self.fd
-        read = self._read
-        hdr_len = self._hdr_len
-        entry = self._entry
-        rx = self.rx
-        buf = self._buf
-        count = 0
-        size = 0
-        while count < budget:
-            n = read(fd, buf.address, RX_BUF_SIZE, hdr_len, 1, entry)
-            if n <= 0:
-                if n and not count:
-                    self._read_failed(OSError(-n, os.strerror(-n)))
-                break
-            length, gso_size, gso_type, csum = _FACTS(facts)
-            count += 1
-            size += length
-            rx(RxFrame(buf.view[hdr_len : hdr_len + length], gso_type, gso_size, csum, buf))
-            if buf.taken != 1:
-                buf = self._next_buf(buf)
-        if count:
-            self.rx_packets += count
-            self.rx_bytes += size
             self.rx_end()
         return count
 

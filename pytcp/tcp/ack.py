@@ -267,15 +267,15 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, now_u
     while skb is not None:
         start_seq = skb.seq
         end_seq = skb.end_seq
-        sacked = skb.sacked
         acked = skb.pcount
         if end_seq > una:
-            if acked <= 1 or una <= start_seq:
+            if una <= start_seq or acked <= 1:
                 break
             acked = _tso_acked(sk, skb)
             if not acked:
                 break
             fully_acked = False
+        sacked = skb.sacked
         tx_us = skb.tx_ns // 1000
         if not sacked & _UNSAMPLED:
             last_us = tx_us
