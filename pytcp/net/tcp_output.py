@@ -114,8 +114,7 @@ class TcpOutput:
             ident = sk.ip_id
             sk.ip_id = ident + (-(-length // gso_size) if gso_size else 1)
             ident &= 0xFFFF
-            disc = sk.pmtu_disc
-            df = 0x4000 if (not dst.mtu_lock if disc == PMTUDISC_WANT else disc == PMTUDISC_DO) else 0
+            df = 0x4000 if (not dst.mtu_lock if sk.pmtu_disc == PMTUDISC_WANT else sk.pmtu_disc == PMTUDISC_DO) else 0
             vihl = 0x4500 | sk.tos & 0xFC | ecn
             ttl = sk.ttl << 8
             # a super-frame may be longer than the field can say (BIG TCP)

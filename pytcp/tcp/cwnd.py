@@ -55,10 +55,9 @@ def validate(sk: Sock, limited: bool) -> None:
         return
     if packets > sk.snd_cwnd_used:
         sk.snd_cwnd_used = packets
-    sysctl = sk.sysctl
     # (counted in whole ticks, time is less than a tick longer than it is)
-    if sk.host.now_ns - sk.cwnd_stamp > sk.rto_ns - sysctl.tick_ns and sysctl.tcp_slow_start_after_idle and not sk.ca.has_cong_control:
-        tick = sysctl.tick_ns
+    if sk.host.now_ns - sk.cwnd_stamp > sk.rto_ns - sk.sysctl.tick_ns and sk.sysctl.tcp_slow_start_after_idle and not sk.ca.has_cong_control:
+        tick = sk.sysctl.tick_ns
         if (sk.host.now_ns // tick - sk.cwnd_stamp // tick) * tick >= sk.rto_ns:
             _application_limited(sk)
     if sk.nospace and sk.write_queue.head is None and 1 << sk.state & (1 << 1 | 1 << 8):

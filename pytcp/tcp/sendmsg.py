@@ -85,10 +85,10 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
         goal = mss if flags & MSG_OOB else mtu.size_goal(sk, mss)
     done = 0
     page = sk.page_frag
-    full = False  # the tail has as many fragments as an skb may have
+    full = None  # a tail that has as many fragments as an skb may have
     while done < size:
         skb = queue.tail
-        if skb is None or skb.eor or full or skb.length >= goal:
+        if skb is None or skb.eor or skb is full or skb.length >= goal:
             if not stream_memory_free(sk):
                 sk.nospace = True
                 if done:
@@ -107,7 +107,6 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
             skb = Skb(sk.write_seq, ACK, charge)
             entail(sk, skb)
             room = goal
-            full = False
         else:
             charge = 0
             room = goal - skb.length
@@ -128,7 +127,7 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
             copy = page.take(skb, copy, sk.sysctl.max_skb_frags)
             if not copy:
                 push.mark_push(sk, skb)
-                full = True
+                full = skb
                 continue
         if whole and copy == size and (not skb.length or by_reference):
             skb.frags.append(data)

@@ -113,12 +113,12 @@ def fragment(sk: Sock, skb: Skb, n: int, mss: int) -> Skb:
     """
     base = sk.sysctl.skb_base_truesize
     rest = skb.length - n
-    new = Skb(skb.seq + n, skb.flags, base + rest)
-    skb.flags &= ~(FIN | PSH)
-    new.flags &= ~CWR
-    new.flags |= ACK
+    cut = skb.seq + n
+    flags = skb.flags
+    new = Skb(cut, flags & ~CWR | ACK, base + rest)
+    skb.flags = flags & ~(FIN | PSH)
     new.end_seq = skb.end_seq
-    skb.end_seq = new.seq
+    skb.end_seq = cut
     new.length = rest
     skb.length = n
     skb.truesize -= rest
@@ -131,8 +131,9 @@ def fragment(sk: Sock, skb: Skb, n: int, mss: int) -> Skb:
         skb.trim_slabs()
     if skb.stamp is not None:
         skb.split_stamp(new)
-    new.eor = skb.eor
-    skb.eor = False
+    if skb.eor:
+        new.eor = True
+        skb.eor = False
     new.sacked = skb.sacked
     new.retrans = skb.retrans
     new.tx_ns = skb.tx_ns

@@ -283,7 +283,6 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
     Returns True when nothing is in flight and data waits that could not be sent: the caller arms
     the zero-window probe timer."""
     queue = sk.write_queue
-    sysctl = sk.sysctl
     trace = sk.trace
     sent = 0
     rwnd_limited = False
@@ -323,6 +322,7 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
         length = skb.length
         if length > mss or skb.next is not None or trace is not None:
             # (a small segment alone needs no more than that one packet may leave)
+            sysctl = sk.sysctl
             if sysctl.half_cwnd_cap:
                 half = sk.snd_cwnd >> 1
                 if quota > half > 0:
@@ -386,7 +386,7 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
                             limit -= partial
                             if needed == length:
                                 why = "nagle-tail"
-            if sysctl.sized_by_sendmsg:
+            if sk.sysctl.sized_by_sendmsg:
                 held = tsq.small_queue_check_unsplit(sk)
                 if held:
                     gate = TSQ
@@ -395,7 +395,7 @@ def write_xmit(sk: Sock, mss: int, nonagle: int, push_one: int) -> bool:
                 queue.insert_after(skb, tso.fragment(sk, skb, limit, mss))
         if sk.rtx_queue.qlen > 1:
             # (the first two are never held)
-            if not sysctl.sized_by_sendmsg:
+            if not sk.sysctl.sized_by_sendmsg:
                 held = tsq.small_queue_check(sk, skb, 0)
             elif length <= mss:
                 held = tsq.small_queue_check_unsplit(sk)
