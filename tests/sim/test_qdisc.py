@@ -14,6 +14,7 @@ from pytcp.link.frame import TxFrame
 from pytcp.link.pipe import PipeEnd, pipe_pair
 from pytcp.link.qdisc import Fq, Htb, Pfifo
 from pytcp.link.qdisc.base import wire_size
+from pytcp.net.addr import LOOPBACK4
 from pytcp.net.stack import Stack
 from pytcp.tcp import api
 from pytcp.tcp.const import CA_CWR, CA_RECOVERY
@@ -292,3 +293,28 @@ def test_a_wrong_name_is_refused_before_anything_is_made() -> None:
     with pytest.raises(ValueError, match="'cake' is not one of pfifo, fq, htb"):
         stack.add_interface(pipe_pair(runtime.heap)[0], qdisc="cake")
     assert [dev.name for dev in stack.interfaces] == ["lo"]
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["from_the_first_frame", "under_traffic"])
+def test_the_loopback_may_have_a_discipline_like_any_device(before: bool) -> None:
+    runtime = VirtualRuntime()
+    stack = Stack(runtime, seed=1)
+    lo = stack.lo
+    listener = serve(stack, 4, 80)
+    if before:
+        lo.set_qdisc(Fq())
+    client = dial(stack, LOOPBACK4, 80)
+    runtime.run_for(MS)
+    if not before:
+        lo.set_qdisc(Fq())
+    server = api.accept(listener)
+    setsockopt(client, SOL_SOCKET, SO_MAX_PACING_RATE, (10_000_000).to_bytes(8, "little"))
+    began = runtime.now()
+    data = bytes(2_000_000)
+    assert transfer(runtime, client, server, data) == data
+    assert client.pacing_status == STATUS_FQ
+    # the first ten segments of 64 KiB are not paced
+    assert runtime.now() - began > 130 * MS, "1.35 MB at 10 MB/s"
+    stack.close()
+    assert not lo.ring.queue
+    assert client.wmem_alloc <= 1
