@@ -34,6 +34,7 @@ from pyroute2 import NetlinkError
 
 import pytcp
 from pytcp.lab.netns import Namespace, TestbedError
+from pytcp.sockets.arguments import OPTLEN_MAX
 from pytcp.tcp.info import TcpInfo
 
 from .constants import NAMES
@@ -505,7 +506,7 @@ class KernelCalls:
         return 0
 
     def getsockopt(self, handle: Descriptor, level: int, name: int, size: int) -> bytes:
-        value: bytes = _sock(handle).getsockopt(level, name, max(size, 1))
+        value: bytes = _sock(handle).getsockopt(level, name, min(max(size, 1), OPTLEN_MAX))
         return value
 
     def shutdown(self, handle: Descriptor, how: int) -> int:

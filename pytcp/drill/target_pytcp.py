@@ -19,6 +19,7 @@ from pytcp.clock.virtual import VirtualRuntime
 from pytcp.link.frame import CSUM_NONE, GSO_NONE, GSO_TCPV4, GSO_TCPV6, RxFrame, TxFrame
 from pytcp.net import sysctl
 from pytcp.net.stack import Stack
+from pytcp.sockets.arguments import OPTLEN_MAX
 from pytcp.sockets.cmsg import MSG_ERRQUEUE
 from pytcp.sockets.epoll import Epoll
 from pytcp.sockets.socket import IOCTLS, MSG_FASTOPEN, MSG_ZEROCOPY, SIOCATMARK, Socket, StackHost
@@ -423,7 +424,7 @@ class PytcpCalls:
     def getsockopt(self, handle: Descriptor, level: int, name: int, size: int) -> bytes:
         _sock(handle)
         self._known_option(level, name)
-        value = handle.sock.getsockopt(level, name, max(size, 1))
+        value = handle.sock.getsockopt(level, name, min(max(size, 1), OPTLEN_MAX))
         assert isinstance(value, bytes)
         return value
 

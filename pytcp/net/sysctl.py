@@ -28,7 +28,6 @@ class Sysctl(TcpSysctl):
     # beside the kernel's
     halt_poll: int = 50
     # net.ipv4
-    ip_default_ttl: int = 64
     ip_nonlocal_bind: int = 0
     ipfrag_high_thresh: int = 4194304
     ipfrag_time: int = 30
@@ -72,7 +71,6 @@ class Sysctl(TcpSysctl):
     max_dst_opts_number: int = 8
     mtu_expires6: int = 600
     min_adv_mss6: int = 1220
-    hop_limit: int = 64
     forwarding6: int = 0
     dad_transmits: int = 1
     enhanced_dad: int = 1

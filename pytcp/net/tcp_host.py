@@ -295,7 +295,7 @@ class TcpHost(TcpOutput):
         sk = Sock(self, family)
         sk.trace = self.tracer
         sk.ttl = self.sysctl.ip_default_ttl if family == 4 else self.sysctl.hop_limit
-        if self.sysctl.ip_no_pmtu_disc:
+        if self.sysctl.ip_no_pmtu_disc and family == 4:
             sk.pmtu_disc = PMTUDISC_DONT
         return sk
 

@@ -15,7 +15,7 @@ import errno
 from pytcp.wire.addr import is_link_local
 
 from . import close as closing
-from . import cong, fastopen, fastopen_client, handshake
+from . import cong, fastopen, fastopen_client, handshake, ip_families
 from . import listen as listening
 from .close import BINDADDR_LOCK, BINDPORT_LOCK, finish_close, lingering
 from .close import disconnect as _disconnect
@@ -206,7 +206,7 @@ def _begin(sk: Sock, addr: bytes, port: int, scope_id: int) -> None:
     if family == 6 and len(addr) == 4:
         if sk.v6only:
             raise _error(errno.ENETUNREACH, "Network is unreachable")
-        sk.family = 4
+        ip_families.speak(sk, 4)
     if len(addr) == 16 and is_link_local(addr):
         if scope_id and sk.bound_dev_if not in (0, scope_id):
             raise _error(errno.EINVAL, "Invalid argument: the socket is bound to another interface")
@@ -236,7 +236,7 @@ def _begin(sk: Sock, addr: bytes, port: int, scope_id: int) -> None:
         sk.daddr = b""
         sk.dport = 0
         sk.dst = None
-        sk.family = family
+        ip_families.speak(sk, family)
         raise
     if sk.fastopen is None:
         handshake.connect(sk)

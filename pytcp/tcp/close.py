@@ -236,13 +236,14 @@ def disconnect(sk: Sock) -> None:
 _KEPT = {
     "host", "sysctl", "mib", "family", "saddr", "sport", "user", "bound_addr", "bound_port", "reuseaddr", "reuseport", "v6only", "sk_err",
     "sk_err_soft", "sock_flags", "ss_state", "optmem", "recverr", "min_ttl", "tos", "ttl", "ip_id", "pmtu_disc", "priority", "mark", "iss", "snd_una",
-    "snd_nxt", "write_seq", "sndbuf", "sndbuf_locked", "wmem_queued", "wmem_alloc", "notsent_lowat", "nonagle", "user_mss", "snd_cwnd_clamp",
-    "rto_min_us", "rto_max_ns", "max_pacing_rate", "rcvbuf", "rcvbuf_locked", "rmem_alloc", "rcvlowat", "rx_opt_oobinline", "peek_off",
+    "snd_nxt", "write_seq", "sndbuf", "sndbuf_locked", "wmem_queued", "wmem_alloc", "notsent_lowat", "nonagle", "snd_cwnd_clamp",
+    "rto_min_us", "rto_max_ns", "max_pacing_rate", "rcvbuf", "rcvbuf_locked", "rmem_alloc", "rcvlowat", "rx_opt_oobinline",
     "delack_max_ns", "ts_recent", "ts_recent_stamp_s", "ts_offset", "heap_when", "keepopen", "keepalive_time", "keepalive_intvl", "keepalive_probes",
     "user_timeout_ms", "syn_retries", "linear_timeouts", "linger", "linger2", "backlog", "defer_accept", "last_overflow_ns", "fastopen",
     "md5", "error_queue", "cong_name", "ca", "reordering", "write_queue", "rtx_queue", "tsorted", "flowlabel", "txhash", "forward_alloc",
     "advmss", "retransmits", "lsndtime_ns", "rcv_tstamp_ns", "rcvq_space", "min_rtt_us", "snd_wnd", "scaling_ratio",
-    "max_window", "rcv_wnd", "rcv_ssthresh", "mss_cache", "pmtu_cookie", "trace",
+    "max_window", "rcv_wnd", "rcv_ssthresh", "mss_cache", "pmtu_cookie", "trace", "bound_dev_if", "tstamp_flags", "tstamp_base", "tx_delay_ns",
+    "pacing_status",
 }  # fmt: skip
 
 

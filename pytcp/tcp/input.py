@@ -66,7 +66,7 @@ _AFTER_PEER_FIN = SF_CLOSE_WAIT | SF_LAST_ACK | SF_CLOSING
 
 def receive(sk: Sock, seg: Segment) -> None:
     """One segment, or super-segment, for this socket. Never raises for what the peer did."""
-    if sk.min_ttl and seg.ttl < sk.min_ttl:
+    if sk.min_ttl and seg.ttl < sk.min_ttl and seg.family == sk.family:
         sk.mib.TCPMinTTLDrop += 1
         return
     state = sk.state

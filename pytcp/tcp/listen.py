@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from . import close, delack, fastopen, handshake, isn, request, reset, seq, syncookies
+from . import close, delack, fastopen, handshake, ip_families, isn, request, reset, seq, syncookies
 from .const import ACK, AE, CWR, ECE, FIN, MAX_WSCALE, POLLIN, RST, SYN
 from .options import M32, TSTAMP_ALIGNED
 
@@ -134,6 +134,9 @@ def inherit(child: Sock, sk: Sock) -> None:
 
 def receive(sk: Sock, seg: Segment, tw_isn: int = 0) -> None:
     """A segment for a listener (RFC 9293 §3.10.7.2). `tw_isn`: the SYN ended a TIME-WAIT, which names our ISN."""
+    if seg.family != sk.family and seg.ttl < ip_families.of_family(sk, "min_ttl", ip_families.IPPROTO_IP):
+        sk.mib.TCPMinTTLDrop += 1
+        return
     flags = seg.flags
     if not flags & SYN and flags & (ACK | RST) == ACK and sk.sysctl.tcp_syncookies and syncookies.recent_overflow(sk) and _cookie_ack(sk, seg):
         return

@@ -147,7 +147,7 @@ class Signed(Sock):
 
     def receive(self, seg: Segment) -> None:
         """One segment for this socket: on to `input.receive` if its signature is right."""
-        if seg.ttl < self.min_ttl or acceptable(self.md5, seg, self.mib):
+        if (seg.ttl < self.min_ttl and seg.family == self.family) or acceptable(self.md5, seg, self.mib):
             Sock.receive(self, seg)
 
 

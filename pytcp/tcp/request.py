@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytcp.wire.addr import is_link_local
 
-from . import challenge, cong, ecn, fastopen, handshake, input, keepalive, listen, md5, mtu, options, reset, rtt, rwnd, seq, timers, timewait
+from . import challenge, cong, ecn, fastopen, handshake, input, ip_families, keepalive, listen, md5, mtu, options, reset, rtt, rwnd, seq, timers, timewait
 from .const import ACK, ECE, FIN, NSEC_PER_MSEC, NSEC_PER_SEC, POLLIN, RST, SYN, SYN_RECV
 from .options import M32, TSTAMP_ALIGNED
 from .sock import NEVER
@@ -69,6 +69,9 @@ class Request:
         self.txhash = 0
         self.flowlabel = 0
         self.pmtu_disc = listener.pmtu_disc
+        if self.family != listener.family:
+            # IPv4 at a listener of IPv6, which has values for each
+            self.tos, self.ttl, self.pmtu_disc = (ip_families.of_family(listener, name, ip_families.IPPROTO_IP) for name in ("tos", "ttl", "pmtu_disc"))
         self.priority = 0
         self.mark = listener.mark
 
@@ -326,6 +329,8 @@ class Request:
         mib.TcpPassiveOpens += 1
         child = self.host.new_sock(self.family)
         listen.inherit(child, lsk)
+        if self.family != lsk.family:
+            ip_families.inherit_other(child, lsk)
         child.parent = lsk
         child.state = SYN_RECV
         child.saddr = self.saddr

@@ -139,11 +139,11 @@ class Sock:
     """One endpoint, from socket() to the last timer."""
 
     __slots__ = (
-        # --- identity (sockets, handshake, api, close, icmp_err, listen, request, sockopt, sockopt_ip, ack, established, input, recv, sendmsg) ---
+        # --- identity (sockets, handshake, api, close, icmp_err, ip_families, listen, request, sockopt, sockopt_ip, ack, established, input, recv, sendmsg) ---
         "host", "sysctl", "mib", "family", "saddr", "daddr", "sport", "dport", "state", "user", "parent",
         "bound_addr", "bound_port", "bound_dev_if", "reuseaddr", "reuseport", "v6only", "sk_err", "sk_err_soft", "shutdown", "sock_flags",
         "demux_key", "hashed",
-        # --- path (net, api, listen, request, sockopt, sockopt_ip) ---
+        # --- path (net, api, ip_families, listen, request, sockopt) ---
         "dst", "pseudo_base", "tos", "ttl", "ip_id", "txhash", "flowlabel", "pmtu_disc", "priority", "mark",
         # --- send sequence (xmit, ack, api, close, handshake, request, timewait, established, probe0, push, sendmsg, fastopen, fastopen_client, zerocopy) ---
         "iss", "snd_una", "snd_nxt", "write_seq", "pushed_seq", "snd_sml", "snd_up", "snd_wnd", "max_window", "snd_wl1", "snd_wscale",
@@ -192,7 +192,7 @@ class Sock:
         "lsnd_ack_ns", "linear_timeouts",
         # --- closing (close, listen, sockopt, sockopt_tcp, challenge) ---
         "linger", "linger2", "last_oow_ack_ns",
-        # --- what the program asked of the socket (sockopt, api, listen, sockopt_ip, sockopt_kinds) ---
+        # --- what the program asked of the socket (sockopt, api, ip_families, listen, sockopt_ip, sockopt_kinds) ---
         "ss_state", "optmem", "recverr", "min_ttl",
         # --- listening (listen, api, request, sockopt_tcp, syncookies) ---
         "backlog", "syn_queue", "accept_queue", "defer_accept", "last_overflow_ns",

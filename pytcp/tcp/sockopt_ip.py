@@ -4,6 +4,8 @@ TOS and traffic class keep their ECN bits for TCP. Path MTU discovery modes are 
 What asks for control data of datagrams, or names multicast interfaces, is remembered where Linux remembers
 it on a stream, though it means nothing there; joining a group is refused (EPROTO), and so are IP options
 (IP_OPTIONS, ENOPROTOOPT, or EINVAL for what are none), which this TCP does not send. `sockopt_absent` has more that is not here.
+
+What an IPv6 socket has twice is in `ip_families`.
 """
 
 from __future__ import annotations
@@ -11,6 +13,17 @@ from __future__ import annotations
 import errno
 
 from .const import ESTABLISHED
+from .ip_families import IP_MINTTL as IP_MINTTL
+from .ip_families import IP_MTU_DISCOVER as IP_MTU_DISCOVER
+from .ip_families import IP_RECVERR as IP_RECVERR
+from .ip_families import IP_TOS as IP_TOS
+from .ip_families import IP_TTL as IP_TTL
+from .ip_families import IPV6_MINHOPCOUNT as IPV6_MINHOPCOUNT
+from .ip_families import IPV6_MTU_DISCOVER as IPV6_MTU_DISCOVER
+from .ip_families import IPV6_RECVERR as IPV6_RECVERR
+from .ip_families import IPV6_TCLASS as IPV6_TCLASS
+from .ip_families import IPV6_UNICAST_HOPS as IPV6_UNICAST_HOPS
+from .ip_families import OF_BOTH, of_family, put
 from .sock import Sock
 from .sockopt_kinds import (
     INT,
@@ -33,8 +46,6 @@ from .sockopt_kinds import (
     refuse,
 )
 
-IP_TOS = 1
-IP_TTL = 2
 IP_HDRINCL = 3
 IP_OPTIONS = 4
 IP_ROUTER_ALERT = 5
@@ -42,8 +53,6 @@ IP_RECVOPTS = 6
 IP_RETOPTS = 7
 IP_PKTINFO = 8
 IP_PKTOPTIONS = 9
-IP_MTU_DISCOVER = 10
-IP_RECVERR = 11
 IP_RECVTTL = 12
 IP_RECVTOS = 13
 IP_MTU = 14
@@ -51,7 +60,6 @@ IP_FREEBIND = 15
 IP_PASSSEC = 18
 IP_TRANSPARENT = 19
 IP_RECVORIGDSTADDR = 20
-IP_MINTTL = 21
 IP_NODEFRAG = 22
 IP_CHECKSUM = 23
 IP_BIND_ADDRESS_NO_PORT = 24
@@ -74,16 +82,13 @@ IPV6_2292DSTOPTS = 4
 IPV6_2292RTHDR = 5
 IPV6_2292HOPLIMIT = 8
 IPV6_FLOWINFO = 11
-IPV6_UNICAST_HOPS = 16
 IPV6_MULTICAST_IF = 17
 IPV6_MULTICAST_HOPS = 18
 IPV6_MULTICAST_LOOP = 19
 IPV6_JOIN_GROUP = 20
 IPV6_LEAVE_GROUP = 21
 IPV6_ROUTER_ALERT = 22
-IPV6_MTU_DISCOVER = 23
 IPV6_MTU = 24
-IPV6_RECVERR = 25
 IPV6_V6ONLY = 26
 IPV6_MULTICAST_ALL = 29
 IPV6_ROUTER_ALERT_ISOLATE = 30
@@ -99,10 +104,8 @@ IPV6_RECVPATHMTU = 60
 IPV6_PATHMTU = 61
 IPV6_DONTFRAG = 62
 IPV6_RECVTCLASS = 66
-IPV6_TCLASS = 67
 IPV6_AUTOFLOWLABEL = 70
 IPV6_ADDR_PREFERENCES = 72
-IPV6_MINHOPCOUNT = 73
 IPV6_RECVORIGDSTADDR = 74
 IPV6_TRANSPARENT = 75
 IPV6_UNICAST_IF = 76
@@ -128,35 +131,50 @@ PREFER_SRC_HOME = 0x400
 PREFER_SRC_NONCGA = 0x800
 
 
-def _set_tos(sk: Sock, value: int) -> None:
-    # the ECN bits belong to TCP
-    sk.tos = value & 0xFF & ~ECN_MASK | sk.tos & ECN_MASK
+def _set_both(name: str, level: int, low: int = -(1 << 31), high: int = (1 << 31) - 1) -> Setter:
+    def setter(sk: Sock, value: int) -> None:
+        check(low <= value <= high)
+        put(sk, name, level, value)
+
+    return setter
 
 
-def _set_tclass(sk: Sock, value: int) -> None:
-    check(-1 <= value <= 255)
-    _set_tos(sk, max(value, 0))
+def _get_both(name: str, level: int) -> Getter:
+    def getter(sk: Sock) -> int:
+        return of_family(sk, name, level)
+
+    return getter
 
 
-def _set_ttl(sk: Sock, value: int) -> None:
-    check(value == -1 or 1 <= value <= 255)
-    sk.ttl = DEFAULT_TTL if value == -1 else value
+def _set_tos(level: int) -> Setter:
+    """Type of service, traffic class: the ECN bits belong to TCP."""
+
+    def setter(sk: Sock, value: int) -> None:
+        if level == IPPROTO_IPV6:
+            check(-1 <= value <= 255)
+            value = max(value, 0)
+        put(sk, "tos", level, value & 0xFF & ~ECN_MASK | of_family(sk, "tos", level) & ECN_MASK)
+
+    return setter
 
 
-def _set_hops(sk: Sock, value: int) -> None:
-    check(-1 <= value <= 255)
-    sk.ttl = DEFAULT_TTL if value == -1 else value
+def _set_ttl(level: int) -> Setter:
+    """Time to live, hop limit; IPv6 has one of 0, too."""
+
+    def setter(sk: Sock, value: int) -> None:
+        check(-1 <= value <= 255 and (value != 0 or level == IPPROTO_IPV6))
+        put(sk, "ttl", level, DEFAULT_TTL if value == -1 else value)
+
+    return setter
 
 
-def _set_mtu_discover(sk: Sock, value: int) -> None:
-    check(0 <= value <= PMTUDISC_OMIT)
-    sk.pmtu_disc = value
+def _set_recverr(level: int) -> Setter:
+    def setter(sk: Sock, value: int) -> None:
+        put(sk, "recverr", level, int(bool(value)))
+        if not value:
+            sk.error_queue = None
 
-
-def _set_recverr(sk: Sock, value: int) -> None:
-    sk.recverr = bool(value)
-    if not value:
-        sk.error_queue = None
+    return setter
 
 
 def _get_mtu(sk: Sock) -> int:
@@ -168,11 +186,6 @@ def _get_mtu(sk: Sock) -> int:
 def _set_mtu6(sk: Sock, value: int) -> None:
     """Fragments of IPv6 datagrams; TCP sends none."""
     check(value == 0 or value >= MIN_MTU6)
-
-
-def _set_min_ttl(sk: Sock, value: int) -> None:
-    check(0 <= value <= 255)
-    sk.min_ttl = value
 
 
 def _set_port_range(sk: Sock, value: int) -> None:
@@ -299,20 +312,20 @@ _KEPT: dict[Key, int] = {
 defaults |= _KEPT
 
 SET: dict[Key, Setter] = {key: flag(key) for key in _KEPT} | {
-    (IPPROTO_IP, IP_TOS): _set_tos,
-    (IPPROTO_IP, IP_TTL): _set_ttl,
-    (IPPROTO_IP, IP_MTU_DISCOVER): _set_mtu_discover,
-    (IPPROTO_IP, IP_RECVERR): _set_recverr,
-    (IPPROTO_IP, IP_MINTTL): _set_min_ttl,
+    (IPPROTO_IP, IP_TOS): _set_tos(IPPROTO_IP),
+    (IPPROTO_IP, IP_TTL): _set_ttl(IPPROTO_IP),
+    (IPPROTO_IP, IP_MTU_DISCOVER): _set_both("pmtu_disc", IPPROTO_IP, 0, PMTUDISC_OMIT),
+    (IPPROTO_IP, IP_RECVERR): _set_recverr(IPPROTO_IP),
+    (IPPROTO_IP, IP_MINTTL): _set_both("min_ttl", IPPROTO_IP, 0, 255),
     (IPPROTO_IP, IP_LOCAL_PORT_RANGE): _set_port_range,
     (IPPROTO_IPV6, IPV6_ADDRFORM): _set_form,
-    (IPPROTO_IPV6, IPV6_UNICAST_HOPS): _set_hops,
+    (IPPROTO_IPV6, IPV6_UNICAST_HOPS): _set_ttl(IPPROTO_IPV6),
     (IPPROTO_IPV6, IPV6_V6ONLY): _set_v6only,
-    (IPPROTO_IPV6, IPV6_MTU_DISCOVER): _set_mtu_discover,
+    (IPPROTO_IPV6, IPV6_MTU_DISCOVER): _set_both("pmtu_disc", IPPROTO_IPV6, 0, PMTUDISC_OMIT),
     (IPPROTO_IPV6, IPV6_MTU): _set_mtu6,
-    (IPPROTO_IPV6, IPV6_RECVERR): _set_recverr,
-    (IPPROTO_IPV6, IPV6_TCLASS): _set_tclass,
-    (IPPROTO_IPV6, IPV6_MINHOPCOUNT): _set_min_ttl,
+    (IPPROTO_IPV6, IPV6_RECVERR): _set_recverr(IPPROTO_IPV6),
+    (IPPROTO_IPV6, IPV6_TCLASS): _set_tos(IPPROTO_IPV6),
+    (IPPROTO_IPV6, IPV6_MINHOPCOUNT): _set_both("min_ttl", IPPROTO_IPV6, 0, 255),
     (IPPROTO_IPV6, IPV6_ADDR_PREFERENCES): _set_addr_preferences,
     (IPPROTO_IP, IP_RECVERR_RFC4884): in_range((IPPROTO_IP, IP_RECVERR_RFC4884), 0, 1),
     (IPPROTO_IP, IP_MULTICAST_ALL): in_range((IPPROTO_IP, IP_MULTICAST_ALL), 0, 1),
@@ -336,21 +349,12 @@ SET_BYTES: dict[Key, ByteSetter] = {
 NOT_EMPTY = {(IPPROTO_IP, name) for name in (IP_FREEBIND, IP_TRANSPARENT, IP_MINTTL, IP_MULTICAST_LOOP, IP_MULTICAST_ALL)}
 
 GET: dict[Key, Getter] = {key: kept_getter(key) for key in _KEPT} | {
-    (IPPROTO_IP, IP_TOS): field("tos"),
-    (IPPROTO_IP, IP_TTL): field("ttl"),
-    (IPPROTO_IP, IP_MTU_DISCOVER): field("pmtu_disc"),
-    (IPPROTO_IP, IP_RECVERR): field("recverr"),
+    **{keys[number]: _get_both(name, keys[number][0]) for name, keys in OF_BOTH.items() for number in (0, 1)},
     (IPPROTO_IP, IP_MTU): _get_mtu,
-    (IPPROTO_IP, IP_MINTTL): field("min_ttl"),
     (IPPROTO_IP, IP_MULTICAST_ALL): _get_multicast_all,
     (IPPROTO_IPV6, IPV6_ADDRFORM): _get_form,
-    (IPPROTO_IPV6, IPV6_UNICAST_HOPS): field("ttl"),
     (IPPROTO_IPV6, IPV6_V6ONLY): field("v6only"),
-    (IPPROTO_IPV6, IPV6_MTU_DISCOVER): field("pmtu_disc"),
     (IPPROTO_IPV6, IPV6_MTU): _get_mtu,
-    (IPPROTO_IPV6, IPV6_RECVERR): field("recverr"),
-    (IPPROTO_IPV6, IPV6_TCLASS): field("tos"),
-    (IPPROTO_IPV6, IPV6_MINHOPCOUNT): field("min_ttl"),
     (IPPROTO_IPV6, IPV6_TRANSPARENT): kept_getter((IPPROTO_IP, IP_TRANSPARENT)),
     (IPPROTO_IPV6, IPV6_FREEBIND): kept_getter((IPPROTO_IP, IP_FREEBIND)),
     # what cannot be changed on a stream

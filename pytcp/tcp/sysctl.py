@@ -94,8 +94,11 @@ class TcpSysctl:
     max_skb_frags: int = 17
     # net.ipv4 beside tcp_*
     ip_local_port_range: tuple[int, int] = (32768, 60999)
+    ip_default_ttl: int = 64
     ip_no_pmtu_disc: int = 0
     min_pmtu: int = 552
+    # net.ipv6
+    hop_limit: int = 64
     # pytcp.*: facts of the modelled kernel's configuration, and variants of its algorithms (`profiles`)
     profile: str = PROFILES[3]
     hz: int = 250

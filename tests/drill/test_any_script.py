@@ -88,6 +88,7 @@ def test_every_run_ends_in_a_verdict(start: list[str], lines: list[str], ip: str
 @settings(max_examples=100)
 @given(st.sampled_from([LISTENING, OPEN]), st.lists(joined(TIME, " ", st.one_of(CALLS, CALLS, PACKETS)), min_size=1, max_size=6))
 @example(LISTENING, [f"+0 connect(3, {NOWHERE}, ...) = 0"])
+@example(LISTENING, ["+0 getsockopt(3, SOL_SOCKET, SO_RCVBUF, [1], [70000]) = 0"])
 def test_what_is_recorded_can_be_read(start: list[str], lines: list[str]) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder, "any.pkt")

@@ -419,6 +419,17 @@ def test_the_gauge_of_established_connections_counts_half_closed_ones() -> None:
     assert world.mib.TcpCurrEstab == 0
 
 
+def test_disconnect_keeps_the_device_and_the_wish_for_time_stamps_and_forgets_the_mss_and_where_peeking_was() -> None:
+    _, _, sk = connection()
+    for level, option, value in ((1, 62, 3), (1, 37, 0x12), (1, 42, 5), (6, 2, 500), (6, 37, 2000)):
+        api.setsockopt(sk, level, option, value)
+    api.setsockopt(sk, 1, 47, 100_000)
+    api.disconnect(sk)
+    assert [api.getsockopt(sk, 1, option) for option in (62, 37, 42)] == [3, 0x12, -1]
+    assert (api.getsockopt(sk, 6, 2), sk.user_mss) == (1460, 0)
+    assert (sk.tx_delay_ns, sk.pacing_status) == (2_000_000, 1)
+
+
 def test_disconnect_keeps_what_the_program_set() -> None:
     _, _, sk = connection()
     api.setsockopt(sk, IPPROTO_TCP, sockopt_tcp.TCP_NODELAY, 1)

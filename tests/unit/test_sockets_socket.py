@@ -179,6 +179,57 @@ def test_a_socket_of_a_mapped_peer_can_become_one_of_ipv4(two: Two) -> None:
     assert server.recv(100) == b"on it goes"
 
 
+# the option of IPv4, that of IPv6, what each is set to, and what it is without: TOS, TTL, path MTU discovery, error queue, least TTL
+TWINS = [(1, 67, 0x20, 0x40, 0), (2, 16, 7, 9, 64), (10, 23, 2, 0, 1), (11, 25, 1, 0, 0), (21, 73, 3, 5, 0)]
+
+
+@pytest.mark.parametrize(("four", "six", "value4", "value6", "first"), TWINS)
+def test_an_ipv6_socket_has_ip_options_of_both_families(two: Two, four: int, six: int, value4: int, value6: int, first: int) -> None:
+    sock = two.a.socket(stdlib.AF_INET6)
+    sock.setsockopt(0, four, value4)
+    assert (sock.getsockopt(0, four), sock.getsockopt(41, six)) == (value4, first)
+    sock.setsockopt(41, six, value6)
+    assert (sock.getsockopt(0, four), sock.getsockopt(41, six)) == (value4, value6)
+
+
+@pytest.mark.parametrize(("four", "six", "value4", "value6", "first"), TWINS)
+def test_a_connection_goes_by_the_options_of_the_family_it_speaks(two: Two, four: int, six: int, value4: int, value6: int, first: int) -> None:
+    listener = two.b.socket(stdlib.AF_INET6)
+    client4, client6 = two.a.socket(stdlib.AF_INET6), two.a.socket(stdlib.AF_INET6)
+    for sock in (listener, client4, client6):
+        sock.setsockopt(0, four, value4)
+        sock.setsockopt(41, six, value6)
+    listener.bind(("::", PORT))
+    listener.listen()
+    for client, host, spoken in ((client4, f"::ffff:{B4}", value4), (client6, B6, value6)):
+        with pytest.raises(BlockingIOError):
+            client.connect((host, PORT))
+        two.run()
+        server, _ = listener.accept()
+        for sock in (client, server):
+            assert (sock.getsockopt(0, four), sock.getsockopt(41, six)) == (value4, value6)
+            assert sock.sk is not None
+            fields = {1: sock.sk.tos, 2: sock.sk.ttl, 10: sock.sk.pmtu_disc, 11: sock.sk.recverr, 21: sock.sk.min_ttl}
+            assert fields[four] == spoken
+
+
+@pytest.mark.parametrize(("option", "level", "heard"), [(21, 0, B6), (73, 41, f"::ffff:{B4}")])
+def test_a_listener_of_both_families_measures_the_way_of_each(two: Two, option: int, level: int, heard: str) -> None:
+    """IP_MINTTL, IPV6_MINHOPCOUNT: 65 hops are more than anybody has here."""
+    listener = two.b.socket(stdlib.AF_INET6)
+    listener.setsockopt(level, option, 65)
+    listener.bind(("::", PORT))
+    listener.listen()
+    for host in (f"::ffff:{B4}", B6):
+        with pytest.raises(BlockingIOError):
+            two.a.socket(stdlib.AF_INET6).connect((host, PORT))
+    two.run()
+    _, address = listener.accept()
+    assert (address[0] == A6) == (heard == B6)
+    with pytest.raises(BlockingIOError):
+        listener.accept()
+
+
 def test_a_transmit_time_comes_with_data_once_the_socket_said_so(two: Two) -> None:
     client, server = two.pair()
     when = [(SOL_SOCKET, SCM_TXTIME, struct.pack("=Q", 5 * MS))]
