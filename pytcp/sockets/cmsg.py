@@ -11,7 +11,11 @@ from pytcp.tcp.sockopt_ip import IPV6_RECVERR as IPV6_RECVERR
 from .address import AF_INET, AF_INET6, MAPPED_PREFIX
 
 SOL_SOCKET = int(stdlib.SOL_SOCKET)
+SCM_TIMESTAMP = 29
+SCM_TIMESTAMPNS = 35
 SCM_TIMESTAMPING = 37
+SCM_TIMESTAMP_NEW = 63
+SCM_TIMESTAMPNS_NEW = 64
 SCM_TIMESTAMPING_NEW = 65
 SCM_TIMESTAMPING_OPT_STATS = 54
 IPPROTO_IP = int(stdlib.IPPROTO_IP)
@@ -36,6 +40,14 @@ def fit(items: Ancillary, room: int) -> tuple[Ancillary, int]:
             return fitting, MSG_CTRUNC
         room -= _HEADER + (len(data) + 7 & ~7)
     return fitting, 0
+
+
+def timestamp(stamp_ns: int, *, nanoseconds: bool, new: bool) -> tuple[int, int, bytes]:
+    """struct timeval or timespec: when something was received. new: under the name of 64 bits."""
+    seconds, ns = divmod(stamp_ns, 1_000_000_000)
+    if nanoseconds:
+        return SOL_SOCKET, SCM_TIMESTAMPNS_NEW if new else SCM_TIMESTAMPNS, struct.pack("=qq", seconds, ns)
+    return SOL_SOCKET, SCM_TIMESTAMP_NEW if new else SCM_TIMESTAMP, struct.pack("=qq", seconds, ns // 1000)
 
 
 def timestamping(stamp_ns: int, *, new: bool) -> tuple[int, int, bytes]:

@@ -16,8 +16,8 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from pytcp.tcp import api
-from pytcp.tcp.const import POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, STATE_NAMES
+from pytcp.tcp import api, rx_timestamps
+from pytcp.tcp.const import MSG_PEEK, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, STATE_NAMES
 from pytcp.tcp.timestamping import OPT_STATS, ORIGIN_TIMESTAMPING, SOFTWARE
 from pytcp.wire.addr import is_link_local
 
@@ -67,6 +67,21 @@ SIOCOUTQ = 0x5411
 SIOCOUTQNSD = 0x894B
 SIOCATMARK = 0x8905
 IOCTLS = {SIOCINQ: api.inq, SIOCOUTQ: api.outq, SIOCOUTQNSD: api.outq_unsent, SIOCATMARK: api.at_mark}
+
+
+def _received(sk: Sock, upto: int) -> Ancillary:
+    """When what was read had come, the last of it ending before `upto`, as far as the socket wants to know."""
+    stamp_ns = rx_timestamps.of_read(sk, upto)
+    found: Ancillary = []
+    if not stamp_ns:
+        return found
+    new = api.new_timestamps(sk)
+    kind = (sk.optmem or {}).get(rx_timestamps.KIND)
+    if kind:
+        found.append(cmsg.timestamp(stamp_ns, nanoseconds=kind == rx_timestamps.NANOSECONDS, new=new))
+    if sk.tstamp_flags & SOFTWARE:
+        found.append(cmsg.timestamping(stamp_ns, new=new))
+    return found
 
 
 def _nobody(mask: int) -> None:
@@ -301,7 +316,8 @@ class Socket:
     def recvmsg(self, bufsize: int, ancbufsize: int = 0, flags: int = 0) -> tuple[bytes, Ancillary, int, SockAddr | None]:
         """(data, control data, message flags, address) as `socket.recvmsg` of a stream; the address is None.
 
-        With the option TCP_INQ the control data says how many bytes are left to read (TCP_CM_INQ, an int).
+        With SO_TIMESTAMP or its kin the control data says when the last of the data had come.
+        With the option TCP_INQ it says how many bytes are left to read (TCP_CM_INQ, an int).
         With MSG_ERRQUEUE the oldest ICMP error kept under IP_RECVERR, or EAGAIN when there is none: as data the segment
         it was about, as far as it was quoted, as address where that was going, and as control data a struct
         sock_extended_err followed by the sockaddr of who reported the error (ip(7)). Notices of MSG_ZEROCOPY come the same way."""
@@ -309,10 +325,16 @@ class Socket:
             raise ValueError("negative buffersize in recvmsg")
         sk = self.check_open()
         if not flags & MSG_ERRQUEUE:
+            begin = sk.copied_seq + max(sk.peek_off, 0)
             data = self.recv(bufsize, flags)
-            if sk.optmem is None or not sk.optmem.get((IPPROTO_TCP, TCP_INQ)):
+            control: Ancillary = []
+            if sk.rx_stamps is not None and data and not flags & MSG_OOB:
+                control = _received(sk, begin + len(data) if flags & MSG_PEEK else sk.copied_seq)
+            if sk.optmem is not None and sk.optmem.get((IPPROTO_TCP, TCP_INQ)):
+                control.append((IPPROTO_TCP, TCP_INQ, struct.pack("=i", api.inq_hint(sk))))
+            if not control:
                 return data, [], flags & MSG_OOB, None
-            ancillary, result = cmsg.fit([(IPPROTO_TCP, TCP_INQ, struct.pack("=i", api.inq_hint(sk)))], ancbufsize)
+            ancillary, result = cmsg.fit(control, ancbufsize)
             return data, ancillary, result | flags & MSG_OOB, None
         report = api.read_error_queue(sk)
         error = cmsg.extended_error(self.family, report.errno, report.origin, report.type, report.code, report.info, report.offender, report.data)

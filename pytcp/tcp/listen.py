@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from . import close, delack, fastopen, handshake, ip_families, isn, request, reset, seq, syncookies
+from . import close, delack, fastopen, handshake, ip_families, isn, request, reset, rx_timestamps, seq, syncookies
 from .const import ACK, AE, CWR, ECE, FIN, MAX_WSCALE, POLLIN, RST, SYN
 from .options import M32, TSTAMP_ALIGNED
 
@@ -127,6 +127,8 @@ def inherit(child: Sock, sk: Sock) -> None:
     child.tstamp_flags = sk.tstamp_flags
     if sk.optmem is not None:
         child.optmem = dict(sk.optmem)
+    if sk.rx_stamps is not None:
+        rx_timestamps.update(child)
 
 
 # ---------------------------------------------------------------- segments

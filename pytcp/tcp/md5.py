@@ -161,6 +161,10 @@ def enable(sk: Sock) -> Keys:
         keys = sk.md5 = []
         sk.__class__ = Signed
         sk.gso_max_segs = 1
+        if sk.rx_stamps is not None:
+            from . import rx_timestamps  # which builds on this module
+
+            rx_timestamps.update(sk)
     return keys
 
 

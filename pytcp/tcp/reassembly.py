@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import delack, drs, ecn, input, memory, ofo, recv, rwnd, sack_send
+from . import delack, drs, ecn, input, memory, ofo, recv, rwnd, rx_timestamps, sack_send
 from .const import ACK_NOMEM, ACK_NOW, ACK_SCHED, CA_LOSS, FIN, MAX_QUICKACKS, POLLIN, SF_DEAD
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ def queue_rcv(sk: Sock, seg: Segment) -> None:
         sk.forward_alloc -= truesize
     sk.bytes_received += seg.end_seq - sk.rcv_nxt
     sk.rcv_nxt = seg.end_seq
+    if sk.rx_stamps is not None:
+        rx_timestamps.note(sk, seg.end_seq)
 
 
 def take_syn_data(sk: Sock, seg: Segment) -> None:
@@ -217,6 +219,8 @@ def _queue_out_of_order(sk: Sock, seg: Segment) -> None:
         chunk, stored = _insert(sk, waiting, seg)
         if sack_ok:
             sack_send.new_ofo_skb(sk, seg.seq, seg.end_seq)
+    if stored and sk.rx_stamps is not None:
+        rx_timestamps.note(sk, seg.end_seq)
     # without SACK the window stays put, so that the duplicate ACKs are recognised as such
     if chunk is not None:
         if sack_ok:

@@ -201,8 +201,8 @@ class Sock:
         "dsack_dups", "rcv_ooopack", "timeout_rehash", "chrono_kind", "chrono_start_ns", "chrono_us",
         # --- why (gates, close, net) ---
         "gate", "gate_since_ns", "gate_seq", "gate_below", "gate_sums", "trace",
-        # --- rare features, made on demand (cong, fastopen, icmp_err, listen, md5, request, sockopt_ip, sockopt_tcp, timestamping, zerocopy) ---
-        "fastopen", "md5", "error_queue", "saved_syn", "cong_name", "zerocopy_id", "tstamp_flags", "tstamp_base",
+        # --- rare features, made on demand (cong, fastopen, icmp_err, listen, md5, request, rx_timestamps, sockopt_ip, sockopt_tcp, timestamping, zerocopy) ---
+        "fastopen", "md5", "error_queue", "saved_syn", "cong_name", "zerocopy_id", "tstamp_flags", "tstamp_base", "rx_stamps",
     )  # fmt: skip
 
     def __init__(self, host: Host, family: int) -> None:
@@ -488,6 +488,7 @@ class Sock:
         self.error_queue: Any = None
         self.saved_syn: bytes | None = None
         self.tstamp_flags = 0  # SO_TIMESTAMPING
+        self.rx_stamps: Any = None  # when what is to be read had come (rx_timestamps), while the program wants to know
         self.tstamp_base = 0
         self.zerocopy_id = 0  # number of the next call with MSG_ZEROCOPY
         self.cong_name: str | None = None

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from struct import Struct
 from typing import NoReturn
 
-from . import keepalive, md5, rwnd, sockopt_absent, sockopt_ip, sockopt_tcp, timestamping
+from . import keepalive, md5, rwnd, rx_timestamps, sockopt_absent, sockopt_ip, sockopt_tcp, timestamping
 from .const import SF_LISTEN
 from .sock import Sock
 from .sockopt_kinds import (
@@ -141,10 +141,12 @@ SO_SNDLOWAT = 19
 SO_RCVTIMEO = 20
 SO_SNDTIMEO = 21
 SO_BINDTODEVICE = 25
+SO_TIMESTAMP = 29
 SO_ACCEPTCONN = 30
 SO_SNDBUFFORCE = 32
 SO_RCVBUFFORCE = 33
 SO_PASSSEC = 34
+SO_TIMESTAMPNS = 35
 SO_MARK = 36
 SO_PROTOCOL = 38
 SO_DOMAIN = 39
@@ -166,6 +168,8 @@ SO_INCOMING_NAPI_ID = 56
 SO_COOKIE = 57
 SO_TXTIME = 61
 SO_BINDTOIFINDEX = 62
+SO_TIMESTAMP_NEW = 63
+SO_TIMESTAMPNS_NEW = 64
 SO_TIMESTAMPING_NEW = 65
 SO_RCVTIMEO_NEW = 66
 SO_SNDTIMEO_NEW = 67
@@ -395,8 +399,32 @@ def _set_timestamping(name: int) -> ByteSetter:
         check(len(value) >= INT.size)
         timestamping.set_flags(sk, INT.unpack_from(value)[0])
         keep(sk, (SOL_SOCKET, SO_TIMESTAMPING_NEW), int(name == SO_TIMESTAMPING_NEW))
+        rx_timestamps.update(sk)
 
     return setter
+
+
+def _set_timestamp(name: int) -> Setter:
+    """Of the four kinds of time stamps a socket has one; taking any off takes off what there is."""
+
+    def setter(sk: Sock, value: int) -> None:
+        if value:
+            keep(sk, (SOL_SOCKET, SO_TIMESTAMPING_NEW), int(name in (SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW)))
+        keep(sk, rx_timestamps.KIND, _TIMESTAMPS[name] if value else 0)
+        rx_timestamps.update(sk)
+
+    return setter
+
+
+def _get_timestamp(name: int) -> Getter:
+    def getter(sk: Sock) -> int:
+        kind = (sk.optmem or {}).get(rx_timestamps.KIND, 0)
+        if name == SO_TIMESTAMP_NEW:
+            # that of nanoseconds is also one of the new kind, to Linux
+            return int(bool(kind) and new_timestamps(sk))
+        return int(kind == _TIMESTAMPS[name] and new_timestamps(sk) == (name == SO_TIMESTAMPNS_NEW))
+
+    return getter
 
 
 def _get_timestamping_new(sk: Sock) -> bytes:
@@ -467,12 +495,19 @@ _KEPT: dict[Key, int] = {
 }
 defaults |= _KEPT
 
+_TIMESTAMPS = {
+    SO_TIMESTAMP: rx_timestamps.MICROSECONDS,
+    SO_TIMESTAMPNS: rx_timestamps.NANOSECONDS,
+    SO_TIMESTAMP_NEW: rx_timestamps.MICROSECONDS,
+    SO_TIMESTAMPNS_NEW: rx_timestamps.NANOSECONDS,
+}
 _OF_UNIX_SOCKETS = (SO_PASSCRED, SO_PASSSEC, SO_PASSPIDFD, SO_PASSRIGHTS)
 
 _SET: dict[Key, Setter] = (
     sockopt_tcp.SET
     | sockopt_ip.SET
     | {key: flag(key) for key in _KEPT}
+    | {(SOL_SOCKET, name): _set_timestamp(name) for name in _TIMESTAMPS}
     | {
         (SOL_SOCKET, SO_REUSEADDR): _set_reuseaddr,
         (SOL_SOCKET, SO_REUSEPORT): _set_reuseport,
@@ -525,6 +560,7 @@ _GET: dict[Key, Getter] = (
     sockopt_tcp.GET
     | sockopt_ip.GET
     | {key: kept_getter(key) for key in _KEPT}
+    | {(SOL_SOCKET, name): _get_timestamp(name) for name in _TIMESTAMPS}
     | {
         (SOL_SOCKET, SO_REUSEADDR): field("reuseaddr"),
         (SOL_SOCKET, SO_REUSEPORT): field("reuseport"),

@@ -6,7 +6,7 @@ takes a frame is the driver's), again for each retransmission; one for ACK when 
 byte's number (OPT_ID: counted from snd_una at the moment the option was set, OPT_ID_TCP: from what had been written), and the packet,
 or nothing of it (OPT_TSONLY), or the connection's figures instead (OPT_STATS).
 
-Linux 3.17 for TCP (e1c8a607b281, f24b9be5957b); OPT_STATS 4.10, OPT_ID_TCP 6.2. Receive time stamps are not here.
+Linux 3.17 for TCP (e1c8a607b281, f24b9be5957b); OPT_STATS 4.10, OPT_ID_TCP 6.2. Receive time stamps are in `rx_timestamps`.
 """
 
 from __future__ import annotations

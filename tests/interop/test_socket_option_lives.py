@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import socket
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +37,6 @@ APART = {
     (TCP, 19): "no connection is repaired",
     (TCP, 34): "a child connects to nobody",
     (SOL, 55): "memory is charged by another schedule",
-    **{(SOL, number): "no time stamps of what is received" for number in (29, 35, 63, 64)},
 }
 # the option of IPv4 and that of IPv6, and a number
 TWINS = ((1, 67, 8), (2, 16, 5), (10, 23, 2), (11, 25, 1), (21, 73, 3), (15, 78, 1), (19, 75, 1), (13, 66, 1), (34, 19, 0), (26, 31, 1), (12, 51, 1))
@@ -52,6 +52,7 @@ class Side:
     accept: Callable[[Any], Any]
     read: Callable[[Any, int, int, int], bytes]
     disconnect: Callable[[Any], None]
+    wait: Callable[[float], None]  # seconds
 
     def new(self, family: int) -> Any:
         sock = self.make(family)
@@ -153,6 +154,24 @@ def twins(side: Side) -> dict[tuple[str, int], tuple[str, ...]]:
     return found
 
 
+def stamps(side: Side) -> dict[tuple[int, int], list[tuple[int, int, int]]]:
+    """The control data of a read: level, type and size."""
+    found = {}
+    for option, value in ((29, 1), (35, 1), (63, 1), (64, 1), (37, 0x18), (65, 0x18)):
+        listener = side.listening(V4, "127.0.0.1", 7000)
+        client = side.new(V4)
+        server = side.pair(listener, client, "127.0.0.1", 7000)
+        server.setsockopt(TCP, 36, 1)  # TCP_INQ
+        server.setsockopt(SOL, option, value)
+        side.wait(0.1)  # the kernel stamps nothing until it has rewritten its code
+        client.send(b"data")
+        side.wait(0.01)
+        for flags in (socket.MSG_PEEK, 0):
+            found[option, flags] = [(level, kind, len(data)) for level, kind, data in server.recvmsg(100, 200, flags)[1]]
+        end(client, server, listener)
+    return found
+
+
 def of_the_kernel(ask: Callable[[Side], T]) -> T:
     with Namespace() as ns:
         with ns.netlink() as ip:
@@ -165,7 +184,7 @@ def of_the_kernel(ask: Callable[[Side], T]) -> T:
             sock.settimeout(1)
             return sock
 
-        return ask(Side(make, lambda listener: listener.accept()[0], kernel_get, lambda sock: _libc.connect(sock.fileno(), nobody, 16)))
+        return ask(Side(make, lambda listener: listener.accept()[0], kernel_get, lambda sock: _libc.connect(sock.fileno(), nobody, 16), time.sleep))
 
 
 def of_ours(ask: Callable[[Side], T]) -> T:
@@ -178,7 +197,7 @@ def of_ours(ask: Callable[[Side], T]) -> T:
         runtime.run_for(1_000_000)
         return listener.accept()[0]
 
-    return ask(Side(stack.socket, accept, our_get, lambda sock: sock.disconnect()))
+    return ask(Side(stack.socket, accept, our_get, lambda sock: sock.disconnect(), lambda seconds: runtime.run_for(int(seconds * 1e9))))
 
 
 def test_options_live_on_in_connections_children_and_disconnected_sockets_as_the_kernels_do() -> None:
@@ -191,3 +210,9 @@ def test_options_live_on_in_connections_children_and_disconnected_sockets_as_the
 
 def test_an_ipv6_socket_has_options_of_both_families_as_the_kernels_has() -> None:
     assert of_ours(twins) == of_the_kernel(twins)
+
+
+def test_reads_are_told_the_time_as_the_kernel_tells_it() -> None:
+    kernel = of_the_kernel(stamps)
+    assert of_ours(stamps) == kernel
+    assert all(len(control) == 2 for control in kernel.values())

@@ -52,7 +52,6 @@ DIFFERENT: dict[str, tuple[dict[int, set[int]], str]] = {
     ),
     "no IP options are sent: such as only fill up are taken, and forgotten": ({IP: {4}}, r"set .* \| ok [01]+ \| ok -"),
     "IPsec": ({IP: {16, 17}, IP6: {34, 35}}, r"set .* \| E\w+ \| ENOPROTOOPT"),
-    "time stamps of what is received": ({SOL: {29, 35, 63, 64}}, r".* \| ENOPROTOOPT"),
     "programs of bpf(2)": ({SOL: {50, 52}}, r"set 4:.* \| (EBADF|EINVAL) \| ENOPROTOOPT"),
     "security modules": ({SOL: {59}}, r"get .* \| ENOPROTOOPT"),
     "repairing a connection": ({TCP: {19}}, r"set .* \| ok 01000000 \| EPERM"),

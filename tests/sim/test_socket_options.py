@@ -31,7 +31,6 @@ DIFFERENT: dict[int, dict[str, set[int]]] = {
         "it was asked about whatever group stood in the buffer": {41},
     },
     1: {
-        "time stamps of what is received": {29, 35, 63, 64},
         "security modules": {59},
         "the cookie is random": {57},
     },

@@ -25,8 +25,6 @@ NUMBERS = {
     "unknown_99": 99,
     "unknown_200": 200,
 }
-# other features own these: not known here
-UNKNOWN = {"SO_TIMESTAMP"}
 # structures, values of the moment, and those tested below
 APART = {"TCP_INFO", "TCP_CC_INFO", "TCP_SAVED_SYN", "TCP_TIMESTAMP", "SO_MAX_PACING_RATE", "SO_INCOMING_CPU", "SO_COOKIE", "TCP_REPAIR", "SO_CNX_ADVICE"}
 # set without a way to read them: the table shows the refused reading
@@ -64,7 +62,7 @@ def rows() -> Iterator[Row]:
         if not line.startswith("|") or line.startswith("| option"):
             continue
         option, states, default, same, rejected, other, lengths = (cell.strip() for cell in line.strip("|").split("|"))
-        if option in APART | UNKNOWN:
+        if option in APART:
             continue
         refusals: dict[int, str] = {}
         for part in rejected.split(";") if rejected != "-" else ():
@@ -149,16 +147,6 @@ def test_option_lengths(row: Row) -> None:
     sk = prepared(row.state, row.level)
     assert attempt(sk, row.level, row.option, b"\x02") == row.one_byte
     assert attempt(sk, row.level, row.option, pack("=ii", 2, 0)) == row.eight_bytes
-
-
-@pytest.mark.parametrize("option", sorted(UNKNOWN))
-def test_options_of_other_features_are_not_known(option: str) -> None:
-    numbers_ = {"SO_TIMESTAMP": 29}
-    level = 6 if option.startswith("TCP") else 1
-    for call in (lambda sk: api.setsockopt(sk, level, numbers_[option], 1), lambda sk: api.getsockopt(sk, level, numbers_[option])):
-        with pytest.raises(OSError) as caught:
-            call(World().socket())
-        assert caught.value.errno == errno.ENOPROTOOPT
 
 
 # ---------------------------------------------------------------- reading into buffers
