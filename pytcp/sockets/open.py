@@ -102,6 +102,7 @@ class TrioStack:
         self._resolver: trio.abc.HostnameResolver | None = None
         self._sockets: set[Socket | DatagramSocket] = set()
         self._failure: OSError | None = None
+        self._pings: set[trio.CancelScope] = set()
         runtime.link_down.append(self._link_down)
 
     # --- what sockets need of it (SocketHost, DatagramHost) ---
@@ -320,8 +321,8 @@ class TrioStack:
         """Echo requests to a numeric host, one every `interval` seconds, each given `timeout` seconds.
 
         size: bytes of data in a request. ttl: 0 = the stack's. on_answer: called with each outcome as it
-        is known. Returns the outcomes in the order of the requests. Raises OSError without a route, ValueError for numbers
-        that cannot be.
+        is known. Returns the outcomes in the order of the requests. Raises OSError without a route or when the stack is closed
+        or loses its device meanwhile, ValueError for numbers that cannot be.
         """
         for what, number, low, high in (("count", count, 0, 1 << 31), ("size", size, 0, PING_MAX), ("ttl", ttl, 0, 255)):
             if not isinstance(number, int):
@@ -347,21 +348,27 @@ class TrioStack:
                 on_answer(outcome)
 
         failure: OSError | None = None
+        scope = trio.CancelScope()
+        self._pings.add(scope)
         try:
-            async with trio.open_nursery() as nursery:
-                for number in range(count):
-                    if number:
-                        await trio.sleep(interval)
-                    try:
-                        seq = pinger.send(bytes(i & 0xFF for i in range(size)))
-                    except OSError as exc:
-                        failure = exc  # raised outside the nursery, which would make a group of it
-                        break
-                    waiting[seq] = trio.Event()
-                    self.flush()
-                    nursery.start_soon(wait, seq)
+            with scope:
+                async with trio.open_nursery() as nursery:
+                    for number in range(count):
+                        if number:
+                            await trio.sleep(interval)
+                        try:
+                            seq = pinger.send(bytes(i & 0xFF for i in range(size)))
+                        except OSError as exc:
+                            failure = exc  # raised outside the nursery, which would make a group of it
+                            break
+                        waiting[seq] = trio.Event()
+                        self.flush()
+                        nursery.start_soon(wait, seq)
         finally:
+            self._pings.discard(scope)
             pinger.close()
+        if scope.cancelled_caught:
+            self._check()
         if failure is not None:
             raise failure
         return [outcomes[seq] for seq in waiting]
@@ -379,7 +386,7 @@ class TrioStack:
         error.__cause__ = down
         last = not any(dev.up and not dev.loopback for dev in self.net.interfaces)
         if last:
-            self._failure = error
+            self._fail(error)
         for socket in list(self._sockets):
             sk = socket.sk if isinstance(socket, Socket) else None
             dst = sk.dst if sk is not None else None
@@ -401,9 +408,15 @@ class TrioStack:
         closed = oserror(errno.ENETDOWN, "the stack was closed")
         for socket in list(self._sockets):
             socket.fail(closed)
-        self._failure = self._failure or closed
+        self._fail(self._failure or closed)
         self.flush()
         self.net.close()
+
+    def _fail(self, error: OSError) -> None:
+        """From now on `error` is the answer to every new call, and to pings under way."""
+        self._failure = error
+        for scope in self._pings:
+            scope.cancel()
 
 
 async def _serve(listener: TcpListener, handler: Callable[[TcpStream], Awaitable[object]], nursery: trio.Nursery) -> None:

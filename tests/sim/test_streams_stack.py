@@ -267,6 +267,24 @@ def test_tasks_that_outlive_the_stack_are_woken_with_an_error() -> None:
     run_virtual(main)
 
 
+def test_a_ping_under_way_ends_with_the_stack_and_not_with_its_own_patience() -> None:
+    async def program(two: World) -> None:
+        link, _ = pipe_pair(two.runtime.heap)
+
+        async def ping(stack: TrioStack) -> None:
+            with pytest.raises(OSError, match="the stack was closed") as caught:
+                await stack.ping("10.1.0.2", timeout=60)
+            assert caught.value.errno == errno.ENETDOWN
+
+        start = trio.current_time()
+        async with trio.open_nursery() as nursery, open_stack(link=link, addresses=["10.1.0.1/24"], runtime=two.runtime) as stack:
+            nursery.start_soon(ping, stack)
+            await trio.sleep(0.5)
+        assert trio.current_time() - start == pytest.approx(0.5, abs=1e-3)
+
+    simulate(program)
+
+
 # --- a device that vanishes ---
 
 
@@ -285,9 +303,10 @@ def test_a_device_that_vanishes_wakes_everybody_who_waits_with_its_error() -> No
             nursery.start_soon(waits, client.receive_some)
             nursery.start_soon(waits, listener.accept)
             nursery.start_soon(waits, two.a.open_tcp_stream, "10.0.0.99", PORT)
+            nursery.start_soon(waits, two.a.ping, "10.0.0.99")
             await trio.testing.wait_all_tasks_blocked()
             vanish(two)
-        assert len(broken) == 3
+        assert len(broken) == 4
         assert all(str(error).count("vanished") == 1 for error in broken), "who waits is told what happened, not only the errno's text"
         for error in broken:
             cause: BaseException | None = error
