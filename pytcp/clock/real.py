@@ -24,6 +24,7 @@ import ctypes
 import os
 import select
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import trio
@@ -113,10 +114,14 @@ class RealRuntime(Runtime):
         if fd < 0 or self._devices is None:
             return
         if link.fileno() == fd:
-            self._devices.unregister(fd)
-        else:
-            # it was closed before: its number may be another's, and whoever has a duplicate keeps it in the epoll
-            self._renew()
+            try:
+                self._devices.unregister(fd)
+            except OSError:
+                pass  # somebody closed the number under the link
+            else:
+                return
+        # it was closed before: its number may be another's, and whoever has a duplicate keeps it in the epoll
+        self._renew()
 
     def _watch(self, link: Link) -> None:
         fd = link.fileno()
@@ -131,7 +136,8 @@ class RealRuntime(Runtime):
         self._devices = self._new_epoll()
         for link, fd in self._watched.values():
             if link.fileno() == fd:
-                self._devices.register(fd, select.EPOLLIN)
+                with suppress(OSError):  # closed under its link, too
+                    self._devices.register(fd, select.EPOLLIN)
         self.loop.watch(self, self._devices.fileno())
         if old is not None:
             old.close()

@@ -15,6 +15,7 @@ import errno
 import os
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pytcp.native import ffi, lib
@@ -197,6 +198,9 @@ class DescriptorLink:
         return reader.rx_packets - before
 
     def _read_failed(self, failed: OSError) -> None:
+        if failed.errno == errno.EBADF:
+            # that number would tell a program that its own socket is closed
+            raise LinkDown(errno.ENODEV, f"{self.name}: somebody closed its descriptor") from failed
         if failed.errno in GONE:
             raise LinkDown(failed.errno, f"{self.name}: {failed.strerror}") from failed
         if failed.errno not in (errno.EAGAIN, errno.EIO, errno.EINTR):
@@ -263,7 +267,8 @@ class DescriptorLink:
             raise failed
 
     def close(self) -> None:
-        """Close the descriptor, which deletes a TAP or TUN that is not persistent. May be called twice."""
+        """Close the descriptor, which deletes a TAP or TUN that is not persistent. May be called twice, and after somebody else closed it."""
         if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+            fd, self.fd = self.fd, -1
+            with suppress(OSError):
+                os.close(fd)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import os
 import socket
 from collections.abc import Callable, Iterator
 
@@ -177,6 +178,23 @@ def test_connections_fail_at_once_when_the_device_is_deleted(make: Maker) -> Non
                     ip.link("del", index=ip.link_lookup(ifname=link.name)[0])
                 with trio.fail_after(10), pytest.raises(trio.BrokenResourceError):
                     await stream.receive_some()
+
+    with make("offloads") as (ns, link):
+        trio.run(main, ns, link)
+
+
+@pytest.mark.parametrize("make", [tun, veth])
+def test_a_descriptor_that_somebody_closes_is_a_device_that_vanished(make: Maker) -> None:
+    async def main(ns: Namespace, link: DescriptorLink) -> None:
+        async with stack_on(link) as stack:
+            with trio.socket.from_stdlib_socket(ns.socket()) as server:
+                await server.bind((PEER[0], 7001))
+                server.listen()
+                stream = await stack.open_tcp_stream(PEER[0], 7001)
+                os.close(link.fileno())
+                with trio.fail_after(10), pytest.raises(trio.BrokenResourceError, match=f"device {link.name} vanished: somebody closed its descriptor"):
+                    while True:
+                        await stream.send_all(bytes(1000))
 
     with make("offloads") as (ns, link):
         trio.run(main, ns, link)

@@ -172,6 +172,29 @@ def test_a_new_link_with_the_number_of_one_that_was_closed_first_is_heard(pair: 
     assert got.is_set()
 
 
+def test_a_link_whose_number_somebody_closed_under_it_goes_without_an_error_and_the_others_stay(pair: tuple[SocketLink, socket.socket]) -> None:
+    link, peer = pair
+    broken = [SocketLink(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)]
+    runtime = RealRuntime()
+    for each in (*broken, link):
+        runtime.add_link(each)
+    got = trio.Event()
+    link.rx = lambda frame: got.set()
+
+    async def body(_: trio.Nursery) -> None:
+        for each in broken:
+            os.close(each.fileno())
+        for each in broken:
+            runtime.remove_link(each)
+            each.sock.detach()
+        assert runtime.links == [link]
+        peer.send(b"frame")
+        await got.wait()
+
+    trio.run(with_runtime, runtime, body)
+    assert got.is_set()
+
+
 def test_a_duplicate_of_a_closed_descriptor_keeps_nobody_awake(pair: tuple[SocketLink, socket.socket]) -> None:
     link, peer = pair
     runtime = RealRuntime()

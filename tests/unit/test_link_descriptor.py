@@ -99,11 +99,11 @@ def test_a_frame_somebody_keeps_is_not_overwritten_by_the_next(pair: Ends) -> No
     assert [bytes(frame.data[:1]) for frame in kept] == [b"\0", b"\1", b"\2"]
 
 
-def test_a_descriptor_that_is_gone_is_link_down(pair: Ends) -> None:
+def test_a_descriptor_that_somebody_closed_is_link_down_and_not_a_socket_that_is_closed(pair: Ends) -> None:
     fd = pair.link.fd
     pair.link.fd = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
     os.close(pair.link.fd)
     with pytest.raises(LinkDown) as down:
         pair.link.poll(64)
-    assert down.value.errno == errno.EBADF
+    assert down.value.errno == errno.ENODEV
     pair.link.fd = fd
