@@ -171,6 +171,8 @@ def run(where: Where, program: Callable[[Network], Awaitable[int]]) -> int:
     """Run `program` on a stack; its result is the exit status. Cleans up whatever happens."""
     import trio
 
+    import pytcp.lab.wired  # noqa: F401  (before trio runs: an interrupt in the middle of an import can be lost)
+
     with _place(where) as (link, testbed, addresses):
 
         async def main() -> int:

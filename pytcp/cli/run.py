@@ -101,10 +101,11 @@ def _secluded(addresses: tuple[str, ...]) -> Iterator[None]:
 def _opener(
     where: network.Where, link: Link, testbed: Testbed | None, addresses: tuple[str, ...], writer: PcapngWriter | None
 ) -> Callable[[], contextlib.AbstractAsyncContextManager[TrioStack]]:
+    # before trio runs: an interrupt in the middle of an import can be lost
+    from pytcp.lab.wired import open_wired
+
     @contextlib.asynccontextmanager
     async def open_one() -> AsyncIterator[TrioStack]:
-        from pytcp.lab.wired import open_wired
-
         async with (
             open_wired(_again(link), addresses, writer=writer, **where.stack_options()) as wired,
             network._peer_command(where, testbed),

@@ -196,7 +196,7 @@ class Namespace:
     def open(self) -> None:
         """Make it, with its loopback up."""
         if os.geteuid() != 0:
-            raise TestbedError(errno.EPERM, "a network namespace needs root: run as root")
+            raise TestbedError(errno.EPERM, "a network namespace needs root: run as root, or call pytcp.lab.rootless.enter() before")
         from pyroute2 import netns
 
         run = netns.NETNS_RUN_DIR

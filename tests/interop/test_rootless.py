@@ -256,3 +256,9 @@ def test_a_link_and_its_duplicate_lead_to_the_same_device() -> None:
         with Testbed(carrier=carrier) as tb:
             assert isinstance(tb.link, Tap | PacketLink)
             trio.run(main, tb.link)
+
+
+def test_who_is_not_root_is_told_how_to_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(TestbedError, match=r"needs root: run as root, or call pytcp\.lab\.rootless\.enter\(\) before"):
+        Testbed().open()
