@@ -1,7 +1,7 @@
 """Several senders, one bottleneck, one receiver: the topology in which flows compete.
 
 Each sender is a host of its own behind a delay of its own; they share the queue before the bottleneck (`link.shared`). The way back has
-the same delay and no bottleneck.
+the same delay and no bottleneck. A capture has an interface for each sender: what it sends, before the bottleneck drops any, and receives.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Dumbbell:
         self._addresses(receiver, self.shared.far, RECEIVER)
         for number, sender in enumerate(senders, 1):
             delay = access[number - 1] if access else 0
-            self._addresses(sender, self.shared.port(sender.name, bytes((2, 1, 0, 0, 0, number)), delay), number)
+            port = self.shared.port(sender.name, bytes((2, 1, 0, 0, 0, number)), delay)
+            self._addresses(sender, world.captured(port, sender.name), number)
             self._know(sender, RECEIVER)
             self._know(receiver, number)
         world.wires.append(self)

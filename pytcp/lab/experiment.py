@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 Setting = int | float | str
 Figures = Mapping[str, float]
 
+NO_PYTHON = "not a Python file, which an experiment of your own is"
 ALIASES = {"cc": "net.ipv4.tcp_congestion_control"}
 
 
@@ -283,6 +284,8 @@ def load(which: str) -> Experiment:
     path, _, wanted = which.partition(":")
     if not path.endswith(".py") and "/" not in path:
         if which not in names():
+            if Path(path).is_file():
+                raise ExperimentError(f"{path}: {NO_PYTHON}")
             own = f"./{Path(path).stem}.py"
             raise ExperimentError(f"there is no experiment {which!r}; {units.nearest(which, names())} (a file of your own needs its path: {own})")
         module = importlib.import_module(f"{experiments.__name__}.{which.replace('-', '_')}")
@@ -292,7 +295,7 @@ def load(which: str) -> Experiment:
         raise ExperimentError(f"{path}: there is no such file")
     spec = importlib.util.spec_from_file_location(f"experiment_{file.stem}", file)
     if spec is None or spec.loader is None:
-        raise ExperimentError(f"{path}: not a Python file")
+        raise ExperimentError(f"{path}: {NO_PYTHON}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:

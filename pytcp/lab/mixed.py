@@ -101,14 +101,16 @@ async def mixed(real: Real, controls: Sequence[str], bottleneck: Impairment) -> 
             address = f"{NET}.{number}/24"
             if number % 2:
                 settings = {"net.ipv4.tcp_congestion_control": control}
-                stack = await opened.enter_async_context(open_stack(link=port, addresses=[address], runtime=runtime, sysctls=settings, drain=0))
-                real.watch(stack, f"{control} {number}", partial(_queue, shared.there))
+                name = f"{control} {number}"
+                link = real.captured(port, name)
+                stack = await opened.enter_async_context(open_stack(link=link, addresses=[address], runtime=runtime, sysctls=settings, drain=0))
+                real.watch(stack, name, partial(_queue, shared.there))
                 senders.append(stack)
             else:
                 testbed = opened.enter_context(Testbed(addresses=[f"{NET}.{RECEIVER}/24"], peer_addresses=[address]))
                 with testbed.socket() as probe:  # refused now rather than in the middle
                     probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
-                port.attach(testbed.link)
+                port.attach(real.captured(testbed.link, f"kernel's {control} {number}"))
                 runtime.add_link(testbed.link)
                 opened.callback(runtime.remove_link, testbed.link)
                 senders.append(testbed)

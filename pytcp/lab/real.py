@@ -39,20 +39,25 @@ TIMEOUT = 120.0  # seconds a kernel socket waits for the other side
 class Real:
     """One variant over a TAP. stack: pytcp's; testbed: the kernel's side, with `socket()` for its programs."""
 
-    def __init__(self, stack: TrioStack, testbed: Testbed, line: DelayLine, record: Record | None = None) -> None:
-        """record: to be filled."""
+    def __init__(self, stack: TrioStack, testbed: Testbed, line: DelayLine, record: Record | None = None, writer: PcapngWriter | None = None) -> None:
+        """record: to be filled. writer: of the capture."""
         self.stack = stack
         self.testbed = testbed
         self.record = record
         self._began_ns = stack.runtime.heap.now_ns
         self.tables: list[Table] = []
         self._line = line
+        self._writer = writer
         self._kernel_before: Mapping[str, int] = {}
 
     def watch(self, stack: TrioStack, name: str, queues: Callable[[], Iterable[Row]] = tuple) -> None:
         """Write down what the connections of `stack` do from now on, as flow `name`. queues: rows of the queues now, without t_ns."""
         if self.record is not None:
             stack.net.tracer = Sampler(self.record, stack.runtime.heap, self._began_ns, name, queues)
+
+    def captured(self, link: Link, name: str) -> Link:
+        """`link`, with what passes it in the capture as interface `name` if there is one: for links beside the stack's own."""
+        return link if self._writer is None else Capture(link, self._writer, name, realtime_ns=self.stack.runtime.realtime_ns)
 
     def set_delay(self, one_way_ns: int) -> None:
         """The delay of each direction from now on; both sides' counters count from here."""
@@ -194,7 +199,7 @@ async def _main(
             async with open_stack(
                 link=link, addresses=testbed.addresses, runtime=runtime, profile=settings.profile, sysctls=sysctls, seed=0, tx_mode=completions
             ) as stack:
-                real = Real(stack, testbed, line, record)
+                real = Real(stack, testbed, line, record, writer)
                 real.watch(stack, "pytcp")
                 outcome = Outcome(checked(await over_tap(real)), real.tables)
         except Exception as error:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pytcp.clock.virtual import VirtualRuntime
-from pytcp.link.pcapng import PcapngWriter
+from pytcp.link.frame import Link
+from pytcp.link.pcapng import Capture, PcapngWriter
 
 from . import units, wires
 from .experiment import RunError, Setting, Table
@@ -79,6 +80,10 @@ class World:
         wire = wires.Wire(self.runtime, near, far, number=len(self.wires), seed=self.seed, zero_ns=START, writer=self._writer, **options)
         self.wires.append(wire)
         return wire
+
+    def captured(self, link: Link, name: str) -> Link:
+        """`link`, with what passes it in the capture as interface `name` if there is one: for what joins hosts otherwise than `wire`."""
+        return link if self._writer is None else Capture(link, self._writer, name, realtime_ns=self.runtime.realtime_ns)
 
     def run(self, until: Callable[[], bool] | None = None, *, limit: int = 3600 * SECOND) -> None:
         """Let time pass until `until()` holds (asked after every pass), at most `limit` ns from now.

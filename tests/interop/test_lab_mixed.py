@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from scapy.utils import RawPcapNgReader
 
 from pytcp.lab.experiment import ExperimentError
 from pytcp.lab.record import Record
@@ -13,9 +15,16 @@ from pytcp.lab.runs import run_all_real
 pytestmark = pytest.mark.tap
 
 
+def packets_of_interfaces(capture: Path) -> Counter[str]:
+    """How many packets each interface of a capture has, by its name."""
+    with RawPcapNgReader(str(capture)) as packets:
+        return Counter(about.ifname.decode() for _, about in packets)
+
+
 def test_a_kernel_and_a_stack_share_what_the_bottleneck_carries(tmp_path: Path) -> None:
     sets = [("rate", "8Mbit"), ("queue", "40kB"), ("stagger", "500ms"), ("warmup", "1s"), ("duration", "3s"), ("flows", "cubic+cubic+reno")]
-    outcome = run_all_real("fairness", ["cubic+cubic"], sets=list(sets), record=str(tmp_path / "run.jsonl")).outcomes["cubic+cubic"]
+    result = run_all_real("fairness", ["cubic+cubic"], sets=list(sets), record=str(tmp_path / "run.jsonl"), pcap=str(tmp_path / "run.pcapng"))
+    outcome = result.outcomes["cubic+cubic"]
     figures = outcome.figures
     assert [row[1] for row in outcome.tables[0].rows] == ["pytcp", "kernel", "pytcp"]
     assert sum(figures[f"share_{number}"] for number in (1, 2, 3)) == pytest.approx(1)
@@ -26,6 +35,8 @@ def test_a_kernel_and_a_stack_share_what_the_bottleneck_carries(tmp_path: Path) 
     assert {"cubic 1", "reno 3"} <= set(record.flows)  # of ours there is a trace, of the kernel's none
     assert max(row["bytes"] for row in record.queues) <= 40_000
     assert record.meta["peer"].startswith("Linux")
+    packets = packets_of_interfaces(tmp_path / "run.pcapng")
+    assert all(packets[sender] > 100 for sender in ("cubic 1", "kernel's cubic 2", "reno 3"))
 
 
 def test_flows_are_those_of_the_variant_and_a_congestion_control_that_is_none_is_named() -> None:

@@ -159,9 +159,13 @@ def test_a_disk_that_is_full_is_told_with_the_file(own: Path) -> None:
         assert (result.exception.filename, result.exception.strerror) == ("/dev/full", "No space left on device")
 
 
-def test_an_unknown_name_or_variant_says_what_is_near(own: Path) -> None:
+def test_an_unknown_name_or_variant_says_what_is_near(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "there is no experiment 'scaling-ratoi'; near: scaling-ratio" in message("scaling-ratoi")
     assert "(a file of your own needs its path: ./mine.py)" in message("mine.txt")
+    (tmp_path / "mine.sh").touch()
+    monkeypatch.chdir(tmp_path)
+    for path in ("mine.sh", "./mine.sh"):
+        assert f"{path}: not a Python file, which an experiment of your own is\n" in message(path)
     assert "mine has no variant 'smal'; near: small" in message(own, "--variant", "smal")
     assert "there is no such file" in message("./nowhere.py")
 
@@ -281,6 +285,15 @@ def test_the_five_are_listed_with_what_may_be_set() -> None:
         chosen = load(name)
         assert f"{name}: {chosen.title}" in text
         assert all(parameter in text for parameter in chosen.parameters)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_experiment_has_its_packets_in_the_capture(name: str, tmp_path: Path) -> None:
+    chosen = load(name)
+    short = {"requests": "2000", "duration": "1s"}
+    sets = [item for item in short.items() if item[0] in chosen.parameters]
+    run_variant(name, next(iter(chosen.variants)), sets=sets, pcap=str(tmp_path / "p.pcapng"))
+    assert (tmp_path / "p.pcapng").stat().st_size > 20_000
 
 
 @pytest.mark.parametrize("name", names())
