@@ -118,4 +118,5 @@ def test_times_as_tc_prints_them(value: int, text: str) -> None:
 
 def test_what_is_not_there_is_an_error(stack: Stack) -> None:
     assert "Cannot find device" in run("show", "dev", "nosuch", status=1)
-    assert "is not expected here" in run("show", "v0", status=2)
+    assert "'v0' is not expected here: [show] [dev NAME]." in run("show", "v0", status=2)
+    assert "read-only: [show] [dev NAME], no 'add'." in run("add", "dev", "v0", "root", "fq", status=2)

@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +22,8 @@ from pytcp.sockets import rundir
 
 F = TypeVar("F", bound=Callable[..., Any])
 PATIENCE = 10.0  # seconds without a word until a stack counts as stuck
+SHOW = ("show", "list", "ls", "lst")
+VERBS = ("add", "append", "change", "chg", "del", "delete", "flush", "get", "prepend", "replace", "restore", "save", "set", "test")
 GREETING = 2.0  # the same, when only asked who it is
 
 
@@ -165,6 +167,24 @@ def options(*pretty: str) -> Callable[[F], F]:
         return result
 
     return decorate
+
+
+def selected(words: Sequence[str]) -> list[str]:
+    """The words that choose what is shown, without a `show` before them. Raises click.UsageError for another of iproute2's verbs."""
+    if words and words[0] in VERBS:
+        raise click.UsageError(f"read-only: {usage()}, no {words[0]!r}.")
+    return list(words[1:] if words and words[0] in SHOW else words)
+
+
+def unexpected(*words: str) -> click.UsageError:
+    """The complaint about words that have no place in the command that runs."""
+    return click.UsageError(f"{' '.join(words)!r} is not expected here: {usage()}.")
+
+
+def usage() -> str:
+    """The arguments of the command that runs, as its help shows them."""
+    parameters = click.get_current_context().command.params
+    return " ".join(parameter.metavar or "" for parameter in parameters if isinstance(parameter, click.Argument))
 
 
 def say(text: str) -> None:

@@ -17,7 +17,6 @@ from pytcp.cli.inspect import client
 Facts = Mapping[str, Any]
 FOREVER = 0xFFFFFFFF
 
-_LIST = ("show", "list", "ls", "lst")
 _STATES = ("none", "incomplete", "reachable", "stale", "delay", "probe", "failed", "noarp", "permanent")
 
 
@@ -30,13 +29,13 @@ def _families(ipv4: bool, ipv6: bool, default: tuple[int, ...]) -> tuple[int, ..
 def _selectors(words: Sequence[str], allowed: Sequence[str], plain: str) -> dict[str, str]:
     """`show dev eth0 nud stale` as {"dev": "eth0", "nud": "stale"}; a word without a key means `plain`."""
     found: dict[str, str] = {}
-    rest = list(words[1:] if words and words[0] in _LIST else words)
+    rest = client.selected(words)
     while rest:
         key = rest.pop(0) if rest[0] in allowed else plain
         if not rest:
             raise click.UsageError(f"{key} needs a value.")
         if key in found:
-            raise click.UsageError(f"{rest[0]!r} is not expected here.")
+            raise client.unexpected(rest[0])
         found[key] = rest.pop(0)
     return found
 

@@ -114,12 +114,12 @@ def as_json(entry: Facts, *, dev: bool, statistics: bool, details: bool) -> dict
 
 
 def _wanted(words: Sequence[str]) -> str | None:
-    rest = list(words[1:] if words and words[0] in ("show", "list", "ls") else words)
+    rest = client.selected(words)
     if not rest:
         return None
     if len(rest) == 2 and rest[0] == "dev":
         return rest[1]
-    raise click.UsageError(f"{' '.join(rest)!r} is not expected here: [show] [dev NAME].")
+    raise client.unexpected(*rest)
 
 
 @click.command("qdisc")
