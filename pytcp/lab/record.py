@@ -270,6 +270,8 @@ def _object(raw: bytes, number: int) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         if number > 1 and not raw.endswith(b"\n"):
             raise RecordError(f"cut off within this line; `head -n {number - 1}` of it has what is whole") from None
+        if number == 1:
+            raise RecordError("no record, which is JSON lines as `pytcp lab run --record` and --trace write them") from None
         if isinstance(error, UnicodeDecodeError):
             raise RecordError("not UTF-8") from None
         raise RecordError(f"not JSON: {error}") from None

@@ -67,7 +67,8 @@ GOOD = b'{"series": {"t_ns": 7, "flow": "a"}}\n'
     ("content", "line", "says"),
     [
         (b"", 1, "empty"),
-        (b"t,cwnd\n", 1, "not JSON"),
+        (b"t,cwnd\n", 1, "no record, which is JSON lines as `pytcp lab run --record` and --trace write them"),
+        (b"\x0a\x0d\x0d\x0a\xff", 1, "no record, which is JSON lines"),
         (b"[]\n", 1, "not an object"),
         (b'{"meta": {}}\n', 1, 'no "record"'),
         (b'{"record": 2}\n', 1, "reads 1"),
