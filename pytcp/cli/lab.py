@@ -15,7 +15,6 @@ from pytcp.cli.lab_plot import plot
 from pytcp.cli.lab_sweep import sweep
 from pytcp.lab import experiment as experiments
 from pytcp.lab.experiment import ExperimentError, Figure, RunError, Setting, Table
-from pytcp.lab.named import naming
 from pytcp.lab.record import Record
 from pytcp.lab.runs import Result, file_of, run_all, run_all_real
 from pytcp.tcp import profiles
@@ -154,12 +153,11 @@ def _report(result: Result, record: str, html: str) -> None:
     columns = [Column(figure.key, figure.label, figure.form, figure.claimed) for figure in shown(result)]
     notes = [("Differences", chosen.differences), ("Fitted", chosen.fitted), ("Published", (chosen.source,))]
     try:
-        with naming(html):
-            write_html(
-                html, records, figures, chosen.published, title=f"{chosen.name}: {chosen.title}", summary=chosen.doc, columns=columns,
-                compare=chosen.compare, notes=[(heading, list(sentences)) for heading, sentences in notes if any(sentences)],
-                tables={name: outcome.tables for name, outcome in result.outcomes.items()},
-            )  # fmt: skip
+        write_html(
+            html, records, figures, chosen.published, title=f"{chosen.name}: {chosen.title}", summary=chosen.doc, columns=columns,
+            compare=chosen.compare, notes=[(heading, list(sentences)) for heading, sentences in notes if any(sentences)],
+            tables={name: outcome.tables for name, outcome in result.outcomes.items()},
+        )  # fmt: skip
     except ImportError as error:
         raise complaint(error) from None
 

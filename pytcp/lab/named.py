@@ -1,10 +1,11 @@
-"""Errors of files with the file's name: that the disk is full is said by a write, which knows none."""
+"""Files whose errors have the file's name (that the disk is full is said by a write, which knows none), and which are whole or not there."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 
 @contextlib.contextmanager
@@ -16,3 +17,21 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
         if error.filename is not None or error.errno is None:
             raise
         raise OSError(error.errno, os.strerror(error.errno), os.fspath(path)) from error
+
+
+def write_whole(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file (UTF-8) that is there when all of it is: what was there before stays until then. Raises OSError with the file's name."""
+    target = Path(path).resolve()
+    if target.exists() and not target.is_file():  # a pipe, /dev/stdout
+        with naming(path):
+            target.write_text(text, encoding="utf-8")
+        return
+    part = target.with_name(f".pytcp-{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(target)
+    except BaseException as error:
+        part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None:
+            raise OSError(error.errno, os.strerror(error.errno), os.fspath(path)) from error
+        raise

@@ -12,7 +12,7 @@ from typing import Any
 from . import palette
 from .timeline import MARKS, Timeline
 
-MISSING = "pictures need matplotlib: pip install 'pytcp-stack[lab]'"
+MISSING = "pictures need matplotlib: pip install 'matplotlib>=3.9'"
 DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 MARKERS = {"state": "|", "probe": ">", "ca_state": "D", "rto": "X", "tlp": "^", "undo": "o", "ecn": "s", "hystart": "v"}
 INK, SOFT, GRID = "#16202c", "#5b6878", "#e9edf1"

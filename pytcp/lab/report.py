@@ -27,11 +27,12 @@ from pytcp.tcp import trace
 from . import palette
 from . import timeline as timelines
 from .experiment import Table
+from .named import write_whole
 from .palette import Panel
 from .record import Record
 from .timeline import Timeline
 
-MISSING = "reports need plotly: pip install 'pytcp-stack[lab]'"
+MISSING = "reports need plotly: pip install 'plotly>=6'"
 HOW = (
     "Drag to zoom, shift-drag to pan; Ctrl and wheel, or + and −, to zoom in time; arrows to move; a click on a name in a legend hides it. "
     "Point at a super-segment to see why it had its size, and what held the next one back."
@@ -79,12 +80,12 @@ def write_html(
     title, summary: of the page; by default the experiment's. columns: which figures, how labelled; others follow as they are.
     compare: (before, after): a column of ratios. notes: (heading, sentences), as differences and sources.
     tables: what each variant shows beside its figures.
-    Raises ImportError when plotly is not installed, and OSError."""
+    Raises ImportError when plotly is not installed, and OSError, which leaves no half of a page behind."""
     named = dict(records) if isinstance(records, Mapping) else _named(records)
     if not named:
         raise ValueError("no record to report")
     page = build(named, figures or {}, published or {}, title=title, summary=summary, columns=tuple(columns), compare=compare, notes=notes, tables=tables)
-    Path(path).write_text(page, encoding="utf-8")
+    write_whole(path, page)
 
 
 def require() -> None:

@@ -28,7 +28,7 @@ from .experiment import Experiment, ExperimentError, RunError, Setting, load, ru
 from .runs import processors, starting, workers
 from .units import nearest
 
-NO_DASK = "sweeps on a cluster need Dask: pip install 'pytcp-stack[dask]'"
+NO_DASK = "sweeps on a cluster need Dask: pip install 'distributed>=2024.1'"
 NO_PARQUET = "Parquet needs pyarrow: pip install pyarrow (or choose a name that ends with .csv)"
 DASK_TIMEOUT = 10  # seconds for a scheduler to answer
 ERROR = "error"  # the column of what went wrong

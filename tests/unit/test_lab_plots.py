@@ -187,5 +187,5 @@ def test_without_matplotlib_the_message_says_what_to_install(monkeypatch: pytest
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     lines: list[Any] = [timeline(record(), "bulk")]
-    with pytest.raises(ImportError, match=r"pytcp-stack\[lab\]"):
+    with pytest.raises(ImportError, match=r"pip install 'matplotlib>=3\.9'"):
         picture.draw("x.png", lines, [], 1, ["cwnd"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -122,8 +124,36 @@ def test_an_empty_record_still_makes_a_page() -> None:
 
 def test_without_plotly_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(ImportError, match=r"pytcp-stack\[lab\]"):
+    with pytest.raises(ImportError, match="pip install 'plotly>=6'"):
         build({"x": small()}, {}, {})
+
+
+def test_a_full_disk_leaves_the_page_that_was_there_and_no_half_of_another(tmp_path: Path) -> None:
+    page = tmp_path / "run.html"
+    for before in ([], [page]):
+        for file in before:
+            file.write_text("an earlier one")
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+        try:
+            with pytest.raises(OSError) as raised:
+                write_html(page, [small()])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert (raised.value.errno, raised.value.filename) == (errno.EFBIG, str(page))
+        assert list(tmp_path.iterdir()) == before
+    assert page.read_text() == "an earlier one"
+
+
+def test_a_page_may_go_where_no_file_can_be_put_in_place(tmp_path: Path) -> None:
+    with pytest.raises(OSError) as raised:
+        write_html("/dev/full", [small()])
+    assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, "/dev/full")
+    there = tmp_path / "there.html"
+    link = tmp_path / "link.html"
+    link.symlink_to(there)
+    write_html(link, [small()])
+    assert link.is_symlink() and there.stat().st_size > 1_000_000
 
 
 def test_a_page_opens_with_the_flows_that_sent_most_in_all_variants_and_no_more_than_is_legible() -> None:
