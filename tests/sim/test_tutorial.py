@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 RUN = """
 import sys
 from tests.sim import tutorial
-for block, printed in tutorial.run(tutorial.PAGE.read_text()):
+for block, printed in tutorial.run(tutorial.PAGE.read_text(), getattr(tutorial, sys.argv[1])):
     if printed != (block["text"] or ""):
         sys.exit("(python -m tests.sim.tutorial writes it anew)\\nthe page says:\\n" + str(block["text"]) + "the program says:\\n" + printed)
 """
@@ -27,9 +27,11 @@ def page() -> str:
     return (ROOT / "docs" / "tutorial.md").read_text()
 
 
-def test_every_block_prints_what_stands_behind_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["whole", "at_a_prompt"])
+def test_every_block_prints_what_stands_behind_it(tmp_path: Path, how: str) -> None:
     # in a process of its own: what it registers stays for good; in a folder of its own: it writes a report
-    done = subprocess.run([sys.executable, "-c", RUN], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300, check=False)
+    command = [sys.executable, "-c", RUN, how]
+    done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "transfer.html").stat().st_size > 1_000_000
 
