@@ -1,4 +1,4 @@
-"""A program that knows nothing of pytcp, run on it: `trio.run` opens a stack first, and sockets are the stack's.
+"""A program that knows nothing of pytcp, run on it: trio opens a stack first, and sockets are the stack's.
 
     launcher = Launcher(open_one, nameservers=())
     with launcher.installed(), secluded(addresses):
@@ -6,7 +6,8 @@
 
 For the length of the `with`, in this process:
 
-- `trio.run` runs the program's main function inside a stack that `open_one` makes, with `use_stack` in force.
+- `trio.run` and `trio.lowlevel.start_guest_run` run the program's main function inside a stack that `open_one` makes, with `use_stack` in
+  force.
 - `anyio.run` uses trio where the program leaves the choice to anyio, and refuses asyncio, which would
   not be on the stack.
 - `trio.socket.from_stdlib_socket` adopts listeners made of the standard library's sockets.
@@ -24,7 +25,7 @@ import importlib
 import importlib.util
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -32,6 +33,9 @@ from pytcp.lab.netns import Namespace
 from pytcp.sockets.factory import patched_stdlib, use_stack
 from pytcp.sockets.open import TrioStack
 from pytcp.sockets.resolver import Resolver
+
+if TYPE_CHECKING:
+    from outcome import Outcome
 
 IFA_F_NODAD = 2
 
@@ -49,16 +53,41 @@ class Launcher:
         self.runs = 0
         self._running = False
         self._run = trio.run
+        self._start_guest_run = trio.lowlevel.start_guest_run
 
     def run(self, async_fn: Callable[..., Awaitable[Any]], *args: Any, **options: Any) -> Any:
         """What `trio.run` is meanwhile. Raises RuntimeError for a second one at the same time: the device has one stack."""
+        self._begin()
+        try:
+            return self._run(self._on_a_stack(async_fn), *args, **options)
+        finally:
+            self._running = False
+
+    def start_guest_run(
+        self, async_fn: Callable[..., Awaitable[Any]], *args: Any, done_callback: Callable[[Outcome[Any]], object], **options: Any
+    ) -> None:
+        """What `trio.lowlevel.start_guest_run` is meanwhile. Raises RuntimeError as `run`: another may begin when `done_callback` is called."""
+
+        def done(outcome: Outcome[Any]) -> None:
+            self._running = False
+            done_callback(outcome)
+
+        self._begin()
+        try:
+            self._start_guest_run(self._on_a_stack(async_fn), *args, done_callback=done, **options)
+        except BaseException:
+            self._running = False
+            raise
+
+    def _begin(self) -> None:
         if self._running:
             raise RuntimeError("a trio run of this process is on the stack already, and its device cannot have two")
         self._running = True
         self.runs += 1
 
+    def _on_a_stack(self, async_fn: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         @functools.wraps(async_fn)
-        async def main() -> Any:
+        async def main(*args: Any) -> Any:
             result: Any = None
             raised: BaseException | None = None
             async with self.open_one() as stack:
@@ -72,21 +101,20 @@ class Launcher:
                 raise raised
             return result
 
-        try:
-            return self._run(main, **options)
-        finally:
-            self._running = False
+        return main
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Be `trio.run` and `anyio.run` until the block ends."""
+        """Be `trio.run`, `trio.lowlevel.start_guest_run` and `anyio.run` until the block ends."""
         module: Any = trio
         module.run = self.run
+        module.lowlevel.start_guest_run = self.start_guest_run
         try:
             with _anyio_on_trio():
                 yield
         finally:
             module.run = self._run
+            module.lowlevel.start_guest_run = self._start_guest_run
 
 
 @contextlib.contextmanager

@@ -48,6 +48,33 @@ def test_a_server_program_serves_the_peer_and_its_exit_status_is_ours(tmp_path: 
     assert done.stdout == "HELLO 10.99.0.2"
 
 
+def test_a_program_whose_trio_is_a_guest_of_asyncio(tmp_path: Path) -> None:
+    source = """
+        import asyncio, sys
+        import httpx, trio
+
+        async def fetch(url):
+            transport = httpx.AsyncHTTPTransport(retries=5)  # the server may still be starting
+            async with httpx.AsyncClient(transport=transport) as client:
+                return (await client.get(url)).text
+
+        async def main():
+            loop = asyncio.get_running_loop()
+            done = loop.create_future()
+            how = {"run_sync_soon_threadsafe": loop.call_soon_threadsafe, "host_uses_signal_set_wakeup_fd": True}
+            trio.lowlevel.start_guest_run(fetch, sys.argv[1], done_callback=done.set_result, **how)
+            print((await done).unwrap())
+
+        asyncio.run(main())
+        """
+    (tmp_path / "text").write_text("from a kernel")
+    serve = "python3 -m http.server 8000 --bind $PEER4"
+    done = run(tmp_path, source, "http://10.99.0.1:8000/text", options=("--pcap", "run.pcapng", "--peer", serve))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "from a kernel"
+    assert b"from a kernel" in (tmp_path / "run.pcapng").read_bytes()
+
+
 def test_what_a_program_raises_is_its_own_traceback_and_status_1(tmp_path: Path) -> None:
     source = """
         import trio

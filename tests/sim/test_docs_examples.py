@@ -47,6 +47,10 @@ def test_the_lossy_wire_of_the_page_makes_the_stack_send_again() -> None:
     assert again > 0
 
 
+def test_the_guest_of_the_page_hears_the_answer() -> None:
+    assert output(program("sockets.md", "start_guest_run")) == "b'HELLO'\n"
+
+
 def test_the_commands_of_the_page_print_what_stands_there(tmp_path: Path) -> None:
     """`pytcp explain` and `pytcp trace` of a program in virtual time: to the last digit, lines cut at 150 characters."""
     page = (DOCS / "why.md").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 import trio
+from outcome import Outcome
 
 from pytcp.lab.launch import Launcher
 from pytcp.sockets.open import TrioStack, open_stack
@@ -46,12 +48,48 @@ async def talk_to_itself(port: int) -> str:
 
 
 def test_a_program_runs_on_the_stack_and_its_result_comes_back(launcher: Launcher) -> None:
-    before = trio.run, anyio.run, trio.socket.from_stdlib_socket
+    before = trio.run, trio.lowlevel.start_guest_run, anyio.run, trio.socket.from_stdlib_socket
     with launcher.installed():
         assert trio.run(talk_to_itself, 7000) == "from TrioSocket"
         assert trio.run(talk_to_itself, 7000) == "from TrioSocket"
     assert launcher.runs == 2
-    assert (trio.run, anyio.run, trio.socket.from_stdlib_socket) == before
+    assert (trio.run, trio.lowlevel.start_guest_run, anyio.run, trio.socket.from_stdlib_socket) == before
+
+
+async def as_guest(program: Callable[..., Awaitable[object]], *args: object) -> object:
+    """Run a trio program as a guest of the asyncio that runs."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[Outcome[object]] = loop.create_future()
+    trio.lowlevel.start_guest_run(
+        program, *args, run_sync_soon_threadsafe=loop.call_soon_threadsafe, done_callback=ended.set_result, host_uses_signal_set_wakeup_fd=True
+    )
+    return (await ended).unwrap()
+
+
+def test_a_guest_of_another_loop_is_on_the_stack_too(launcher: Launcher) -> None:
+    async def host() -> None:
+        assert await as_guest(talk_to_itself, 7000) == "from TrioSocket"
+        with pytest.raises(LookupError):
+            await as_guest(fail)
+        running = asyncio.create_task(as_guest(talk_to_itself, 7000))
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="on the stack already"):
+            await as_guest(fail)
+        assert await running == "from TrioSocket"
+
+    async def fail() -> None:
+        raise LookupError
+
+    with launcher.installed():
+        asyncio.run(host())
+    assert launcher.runs == 3
+
+
+def test_a_guest_that_cannot_begin_leaves_the_stack_to_the_next(launcher: Launcher) -> None:
+    with launcher.installed():
+        with pytest.raises(TypeError):
+            trio.lowlevel.start_guest_run(talk_to_itself, 7000, done_callback=print)  # type: ignore[call-arg]
+        assert trio.run(talk_to_itself, 7000) == "from TrioSocket"
 
 
 def test_what_a_program_raises_is_not_put_into_a_group(launcher: Launcher) -> None:
