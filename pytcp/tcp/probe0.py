@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import close, mtu, timers, tso, xmit
+from . import close, gates, mtu, timers, tso, xmit
 from . import trace as tracing
 from .const import ACK, NSEC_PER_MSEC, PENDING_PROBE0, PSH, SF_DEAD
 from .skb import Skb
@@ -65,6 +65,8 @@ def send(sk: Sock) -> None:
         sk.probes_out = 0
         sk.backoff = 0
         sk.probes_tstamp = 0
+        if sk.write_queue.head is None:
+            gates.idle(sk)
         return
     sk.probes_out += 1
     if sk.trace is not None:

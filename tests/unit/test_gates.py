@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytcp.tcp import chrono, close, const, gates, input, mtu_probe, poll, sendmsg, sockopt, timers, zerocopy
+from pytcp.tcp import chrono, close, const, gates, input, mtu_probe, poll, probe0, sendmsg, sockopt, timers, zerocopy
 from pytcp.tcp.sock import Sock
 
 from .harness import MS, US, FakeHost, established, segment
@@ -101,6 +101,18 @@ def test_nagle_holds_a_small_segment_behind_an_unacknowledged_small_one() -> Non
     host.advance(25 * MS)
     input.receive(sk, segment(sk, ack=101))
     assert spent(sk) == {"app": (0, 100), "nagle": (25 * MS, 150)}
+
+
+def test_a_cork_ends_with_the_timer_that_sends_what_it_held() -> None:
+    host, sk = conversation(srtt_us=2000)
+    sendmsg.sendmsg(sk, bytes(300), const.MSG_MORE)
+    after = probe0.base_ns(sk)
+    host.advance(after + 20 * MS)
+    assert sum(s.length for s in host.take()) == 300
+    figures = spent(sk)
+    corked, _ = figures["cork"]
+    assert after <= corked < after + 2 * sk.sysctl.tick_ns, "the wheel's step comes to it"
+    assert figures == {"cork": (corked, 300), "app": (after + 20 * MS - corked, 0)}
 
 
 def test_autocork_holds_a_small_write_until_the_completion() -> None:
