@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import trio
 
-from pytcp.lab.iperf3 import PORT, Iperf3Error, Server, Settings, run_client, udp
+from pytcp.lab.iperf3 import PORT, Iperf3Error, Server, Settings, State, run_client, udp
+from pytcp.lab.iperf3.protocol import Control, new_cookie
 from pytcp.sockets.socket import Socket
 from pytcp.sockets.streams import TcpStream
 
@@ -214,6 +215,63 @@ def test_a_refused_preparation_leaves_no_socket_behind() -> None:
         with pytest.raises(OSError, match="no"):
             await two.a.open_tcp_stream(B4, PORT, prepare=prepared)
         assert not two.a._sockets
+
+    simulate(program)
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [
+        (b"garbage\n", "unable to receive parameters from client"),
+        (b"", "unable to receive parameters from client"),
+        (bytes(200), "unable to receive parameters from client: not JSON"),
+    ],
+)
+def test_a_client_that_is_no_iperf3_is_a_test_that_failed(said: bytes, complaint: str) -> None:
+    async def program(two: World) -> None:
+        lines: list[str] = []
+        trees: list[dict[str, Any]] = []
+        server = Server(say=lines.append, on_json=trees.append)
+        async with trio.open_nursery() as nursery:
+            await serving(two, nursery, server)
+            async with await two.a.open_tcp_stream(B4, PORT) as stream:
+                await stream.send_all(said)
+                await stream.send_eof()
+                with trio.fail_after(5):
+                    await server.finished.wait()
+            nursery.cancel_scope.cancel()
+        assert lines == [f"iperf3: error - {complaint}"]
+        assert [tree["error"] for tree in trees] == [complaint]
+        assert server.tests == 0
+
+    simulate(program)
+
+
+def test_a_data_connection_that_is_gone_before_the_test_begins_loses_only_that_test() -> None:
+    async def program(two: World) -> None:
+        lines: list[str] = []
+        server = Server(say=lines.append)
+        cookie = new_cookie()
+
+        async def opened() -> TcpStream:
+            stream = await two.a.open_tcp_stream(B4, PORT)
+            await stream.send_all(cookie)
+            return stream
+
+        async with trio.open_nursery() as nursery:
+            await serving(two, nursery, server)
+            control = Control(await opened())
+            await control.expect(State.PARAM_EXCHANGE)
+            await control.send_json(Settings(parallel=2).encode())
+            await control.expect(State.CREATE_STREAMS)
+            (await opened()).abort()
+            await trio.sleep(0.1)
+            async with await opened():
+                await server.finished.wait()
+            assert lines[-1] == "iperf3: error - Transport endpoint is not connected"
+            tree = await measure(two, server, Settings(amount=MIB))
+            nursery.cancel_scope.cancel()
+        assert tree["end"]["sum_received"]["bytes"] == MIB
 
     simulate(program)
 

@@ -18,7 +18,7 @@ from pytcp.sockets.open import TrioStack
 from pytcp.sockets.streams import TcpStream
 
 from . import udp
-from .protocol import COOKIE_SIZE, E_CONGESTION, E_NOT_IMPLEMENTED, E_PARAMETERS, Control, Iperf3Error, Results, Settings, State
+from .protocol import COOKIE_SIZE, E_CONGESTION, E_NOT_IMPLEMENTED, E_PARAMETERS, SERVER_ERRORS, Control, Iperf3Error, Results, Settings, State
 from .report import BAR, Report
 from .session import Session, configure, congestion_of
 
@@ -47,7 +47,7 @@ class Server:
 
     say: takes the lines of its report. on_json: takes the `-J` tree of each test. interval: seconds between reports.
     stack: where datagrams come in, for tests of UDP; without it they are refused.
-    tests: how many were done. bytes: of the last one, all directions. finished: set after the first test, good or bad.
+    tests: how many were done. bytes: of the last one, all directions. finished: set after the first test, good or bad, or a connection that asked for none.
     """
 
     def __init__(
@@ -89,6 +89,8 @@ class Server:
             with trio.fail_after(SETUP):
                 cookie = await control.exactly(COOKIE_SIZE)
         except (Iperf3Error, trio.BrokenResourceError, trio.TooSlowError):
+            if self._test is None:
+                self._failed(SERVER_ERRORS[E_PARAMETERS], None)
             return
         test = self._test
         if test is None:
@@ -122,6 +124,8 @@ class Server:
                 await self._measure(test, settings, report, control)
         except (Iperf3Error, trio.BrokenResourceError) as exc:
             error = str(exc)
+        except OSError as exc:  # a data connection that was reset before it was looked at
+            error = exc.strerror or str(exc)
         except trio.TooSlowError:
             error = "the client took too long"
         except BaseException as exc:
@@ -137,9 +141,15 @@ class Server:
             self._test = None
         if error:
             await _goodbye(stream)
-            self._tell(f"iperf3: error - {error}")
-            if self.on_json is not None and report is not None:
-                self.on_json(report.tree(None, "", error))
+            self._failed(error, report)
+        else:
+            self.finished.set()
+
+    def _failed(self, error: str, report: Report | None) -> None:
+        """A test ended in failure, perhaps before it could be reported on."""
+        self._tell(f"iperf3: error - {error}")
+        if self.on_json is not None:
+            self.on_json({"start": {"connected": []}, "intervals": [], "end": {}, "error": error} if report is None else report.tree(None, "", error))
         self.finished.set()
 
     async def _streams(self, test: _Test, settings: Settings, control: Control) -> None:
@@ -159,7 +169,10 @@ class Server:
 
     async def _parameters(self, test: _Test, control: Control) -> Settings:
         await control.say(State.PARAM_EXCHANGE)
-        found = await control.receive_json()
+        try:
+            found = await control.receive_json()
+        except Iperf3Error as exc:
+            raise Iperf3Error(f"{SERVER_ERRORS[E_PARAMETERS]}: {exc}") from exc
         if not found.get("tcp") and not (found.get("udp") and self.stack is not None):
             await control.fail(E_NOT_IMPLEMENTED)
             raise Iperf3Error("the client asks for something else than TCP and UDP")
