@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pytcp.tcp.info import TcpInfo
     from pytcp.tcp.skb import Buffer
 
+AFTERWARDS = (errno.EPIPE, errno.ENOTCONN)  # say only that the connection is gone: the reason was told before, or reading tells it
 DEFAULT_RECEIVE_SIZE = 1 << 18  # several super-segments: one turn of trio's loop for all of them
 
 
@@ -62,8 +63,8 @@ class TcpStream(trio.abc.HalfCloseableStream):
         """What to raise for `exc`, remembering why the connection broke."""
         if exc.errno == errno.EBADF:
             return trio.ClosedResourceError("this stream was already closed")
-        if self._failure is None or exc.errno != errno.EPIPE:
-            self._failure = exc  # EPIPE only says that the reason was told before
+        if self._failure is None or exc.errno not in AFTERWARDS:
+            self._failure = exc
         failure = self._failure
         # what the stack failed of has a text of its own
         reason = failure.strerror if failure.__cause__ is not None else os.strerror(failure.errno or 0)
@@ -159,7 +160,7 @@ class TcpStream(trio.abc.HalfCloseableStream):
                     continue
         except OSError as exc:
             raise self._error(exc) from exc
-        if not data and self._failure is not None and self._failure.errno != errno.EPIPE:
+        if not data and self._failure is not None and self._failure.errno not in AFTERWARDS:
             # a reset behind the peer's FIN is EPIPE: then all its data has come
             raise self._error(self._failure) from self._failure
         return data

@@ -410,6 +410,31 @@ def test_data_before_a_reset_is_still_read() -> None:
     simulate(program)
 
 
+def test_shutting_down_what_was_reset_hides_neither_the_reason_nor_the_peers_end() -> None:
+    async def program(world: World) -> None:
+        client, server = await world.pair()
+        client.abort()
+        await settle()
+        with pytest.raises(trio.BrokenResourceError, match="not connected"):
+            await server.send_eof()
+        for _ in range(2):
+            with pytest.raises(trio.BrokenResourceError, match="reset by peer"):
+                await server.receive_some()
+        with pytest.raises(trio.BrokenResourceError, match="reset by peer"):
+            await server.send_eof()
+        client, server = await world.pair()
+        await server.send_all(b"all of it")
+        await server.aclose()
+        await settle()
+        await client.send_all(b"too late")
+        await settle()
+        with pytest.raises(trio.BrokenResourceError):
+            await client.send_eof()
+        assert (await client.receive_some(), await client.receive_some()) == (b"all of it", b"")
+
+    simulate(program)
+
+
 def test_a_peer_that_vanishes_breaks_the_stream_by_timeout() -> None:
     async def program(world: World) -> None:
         client, _server = await world.pair()
