@@ -18,6 +18,7 @@ import click
 import pytcp
 
 from . import screen
+from .errors import broken, expected, one_line
 
 COMMANDS: Mapping[str, str] = {
     "addr": "Addresses of a running stack, as ip addr.",
@@ -115,16 +116,6 @@ def cli() -> None:
     """
 
 
-def one_line(error: BaseException) -> str:
-    """What to tell a person: the deepest single cause of a group, without a traceback."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, OSError) and error.strerror:
-        name = f"{error.filename}: " if error.filename else ""
-        return f"{name}{error.strerror}"
-    return str(error) or type(error).__name__
-
-
 def _interrupted(error: BaseException | None) -> bool:
     """Whether Ctrl-C is what happened, or what a failure happened on the way out of: one more Ctrl-C can break any clean-up."""
     while error is not None:
@@ -140,13 +131,6 @@ def _terminate(signum: int, frame: Any) -> None:
     if not callable(handler):  # a program under `pytcp run` has changed it
         raise KeyboardInterrupt
     handler(signal.SIGINT, frame)
-
-
-def expected(error: BaseException) -> bool:
-    """Is this the world's fault (one line is enough), or ours (a traceback is wanted)?"""
-    if isinstance(error, BaseExceptionGroup):
-        return all(map(expected, error.exceptions))
-    return isinstance(error, OSError)
 
 
 def complain(error: click.ClickException, name: str) -> None:
@@ -195,7 +179,9 @@ def run_command(command: click.Command, name: str) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo(f"{getattr(command, 'running', '') or name}: interrupted", err=True)
         return 130
-    except (OSError, BaseExceptionGroup) as error:
+    except (Exception, BaseExceptionGroup) as error:
+        if not (isinstance(error, OSError | BaseExceptionGroup) or broken(error)):
+            raise
         name = getattr(command, "running", "") or name
         if _interrupted(error):
             click.echo(f"{name}: interrupted", err=True)

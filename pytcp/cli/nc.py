@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pytcp.cli import network
+from pytcp.cli.errors import one_line
 
 if TYPE_CHECKING:
     import trio
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 CHUNK = 1 << 16
 DATAGRAM = 16384  # most that one read of standard input puts into a datagram, as OpenBSD's nc
 TLS_QUIT = 1.0
+LAST_NOTE = 1.0  # seconds to wait for the answer to a close_notify
 
 
 @dataclass(frozen=True)
@@ -167,16 +169,23 @@ async def _listen(net: network.Network, options: Options) -> int:
         if not options.keep:
             for listener in listeners:
                 await listener.aclose()
-        peer = stream.socket.getpeername()
-        _say(options, f"Connection received on {peer[0]} {peer[1]}")
+        _say(options, f"Connection received{_peer(stream)}")
         try:
             await _copy(stream, options)
-        except (OSError, trio.BrokenResourceError) as error:
+        except trio.BrokenResourceError as error:
             if not options.keep:
                 raise
-            network.say(str(error))
+            network.say(one_line(error))
         if not options.keep:
             return 0
+
+
+def _peer(stream: TcpStream) -> str:
+    try:
+        host, port, *_ = stream.socket.getpeername()
+    except OSError:  # ENOTCONN
+        return ", and reset already"
+    return f" on {host} {port}"
 
 
 async def _first(waits: list[Callable[[], Awaitable[TcpStream]]]) -> TcpStream:
@@ -214,18 +223,20 @@ async def _secured(stream: trio.abc.Stream, options: Options) -> trio.abc.Stream
     try:
         await secure.do_handshake()
     except trio.BrokenResourceError as error:
-        raise OSError(errno.EPROTO, f"TLS: {error.__cause__ or error}") from error
+        raise trio.BrokenResourceError(f"TLS: {error.__cause__ or error}") from error
     return secure
 
 
 async def _copy(stream: trio.abc.HalfCloseableStream, options: Options) -> None:
     """Both ways until both have ended, nothing happens for too long, or standard input has ended long enough ago.
 
-    The peer's end is enough over TLS, which has no halves, and where somebody would have to type to learn of it."""
+    The peer's end is enough over TLS, which has no halves, and where somebody would have to type to learn of it.
+    Raises trio.BrokenResourceError when the connection breaks, after what has come until then was written; OSError of the standard streams."""
     import trio
 
     async with stream:
         carrier: trio.abc.Stream = await _secured(stream, options) if options.tls else stream
+        failures: list[trio.BrokenResourceError] = []
         async with trio.open_nursery() as nursery:
             scope = nursery.cancel_scope
 
@@ -234,19 +245,29 @@ async def _copy(stream: trio.abc.HalfCloseableStream, options: Options) -> None:
                     scope.deadline = trio.current_time() + options.timeout
 
             async def outward() -> None:
-                await send_file(carrier, 0, alive)
+                try:
+                    await send_file(carrier, 0, alive)
+                except trio.BrokenResourceError as error:
+                    failures.append(error)  # and what has come is still to be read
+                    return
                 if options.quit is not None:
                     await trio.sleep(options.quit)
                     scope.cancel()
 
             alive()
             nursery.start_soon(outward)
-            await receive_file(carrier, 1, alive)
-            if options.tls or os.isatty(0):
+            try:
+                await receive_file(carrier, 1, alive)
+            except trio.BrokenResourceError as error:
+                failures.append(error)
+            if failures or options.tls or os.isatty(0):
                 scope.cancel()
-        if options.tls:
-            with trio.move_on_after(1), suppress(trio.BrokenResourceError):
-                await carrier.aclose()
+        if failures:
+            raise failures[0]
+        if isinstance(carrier, trio.SSLStream):
+            # Who closes before the peer's close_notify has come resets the connection with it, perhaps under the peer's last read.
+            with trio.move_on_after(LAST_NOTE), suppress(trio.BrokenResourceError):
+                await carrier.unwrap()
 
 
 async def send_file(stream: trio.abc.SendStream, fd: int, alive: Callable[[], None]) -> None:
@@ -258,7 +279,11 @@ async def send_file(stream: trio.abc.SendStream, fd: int, alive: Callable[[], No
         await stream.send_all(data)
         alive()
     if isinstance(stream, trio.abc.HalfCloseableStream):
-        await stream.send_eof()
+        try:
+            await stream.send_eof()
+        except trio.BrokenResourceError as error:
+            if not (isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ENOTCONN):
+                raise  # what was reset has no direction left to shut down; why, reading tells
 
 
 async def receive_file(stream: trio.abc.ReceiveStream, fd: int, alive: Callable[[], None]) -> None:

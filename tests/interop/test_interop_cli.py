@@ -243,6 +243,67 @@ def test_nc_speaks_tls_as_a_server(program: Program, certificate: tuple[str, str
     assert (tmp_path / "got").read_text() == "hello\n"
 
 
+TLS_SERVER = """
+import socket, ssl
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain("{}", "{}")
+with socket.create_server(("10.99.0.1", 4433)) as server, server.accept()[0] as plain:
+    with context.wrap_socket(plain, server_side=True, suppress_ragged_eofs=False) as secure:
+        print(secure.recv(100), secure.recv(100), secure.unwrap().recv(1), flush=True)
+"""
+
+
+def test_what_nc_sends_over_tls_is_ended_by_a_close_notify_and_then_a_fin(certificate: tuple[str, str], tmp_path: Path) -> None:
+    server = tmp_path / "server.py"
+    server.write_text(TLS_SERVER.format(*certificate))
+    for options in ((), ("-q", "0")):
+        done = pytcp("nc", "--tls", "--no-verify", *options, "10.99.0.1", "4433", "--peer", f"{sys.executable} {server}", data="hello\n")
+        assert (done.returncode, done.stdout) == (0, "b'hello\\n' b'' b''\n"), done.stderr
+
+
+# connects to or listens at port 7000, says something, and resets the connection after a pause
+RESETS = """
+import os, socket, struct, sys, time
+if sys.argv[1] == "listen":
+    one = socket.create_server(("10.99.0.1", 7000)).accept()[0]
+else:
+    one = socket.create_connection((os.environ["PYTCP4"], 7000))
+one.sendall(b"some\\n")
+time.sleep(float(sys.argv[2]))
+one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+one.close()
+"""
+
+
+@pytest.fixture
+def resets(tmp_path: Path) -> str:
+    program = tmp_path / "resets.py"
+    program.write_text(RESETS)
+    return f"{sys.executable} {program}"
+
+
+@pytest.mark.parametrize("given", ["sleep 2 |", "</dev/null", "</dev/zero"])
+def test_nc_tells_of_a_reset_in_a_line_behind_what_had_come(resets: str, given: str) -> None:
+    call = f"{sys.executable} -m pytcp nc 10.99.0.1 7000 --peer '{resets} listen 0.5'"
+    done = subprocess.run(["sh", "-c", f"{given} {call}" if given.endswith("|") else f"{call} {given}"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "some\n")
+    assert done.stderr.splitlines()[1:] == ["pytcp nc: Connection reset by peer"]
+
+
+def test_nc_reads_what_a_client_said_that_resets_at_once(resets: str) -> None:
+    done = pytcp("nc", "-l", "7000", "--peer", f"sleep 1; {resets} connect 0")
+    assert (done.returncode, done.stdout) == (1, "some\n")
+    assert done.stderr.splitlines()[2:] == ["pytcp nc: Connection reset by peer"]
+
+
+def test_nc_that_keeps_listening_goes_on_after_a_client_that_resets(resets: str) -> None:
+    clients = "; ".join(f"{resets} connect {pause}; sleep 0.3" for pause in (0, 0.3, 0.3))
+    call = [sys.executable, "-m", "pytcp", "nc", "-l", "-k", "7000", "--peer", f"sleep 1; {clients}; kill -INT $PPID"]
+    done = subprocess.run(call, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (130, "some\n" * 3), done.stderr
+    assert done.stderr.splitlines()[2:] == [*["pytcp nc: Connection reset by peer"] * 3, "pytcp nc: interrupted"]
+
+
 def test_nc_gives_up_on_a_host_that_does_not_answer() -> None:
     done = pytcp("nc", "-w", "0.5", "10.99.0.77", "80")
     assert done.returncode == 1
@@ -337,6 +398,22 @@ def test_http_get_of_what_is_not_there_leaves_no_file(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "404" in done.stderr
     assert not got.exists()
+
+
+def test_http_get_of_a_body_that_is_reset_is_one_line_with_the_url(tmp_path: Path) -> None:
+    server = tmp_path / "server.py"
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nsome"
+    server.write_text(
+        "import socket, struct, time\n"
+        "one = socket.create_server(('10.99.0.1', 8000)).accept()[0]\n"
+        f"one.recv(1000), one.sendall({head!r}), time.sleep(0.5)\n"
+        "one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))\n"
+    )
+    got = tmp_path / "got"
+    url = "http://10.99.0.1:8000/file"
+    done = pytcp("http", "get", "-o", str(got), url, "--peer", f"{sys.executable} {server}")
+    assert (done.returncode, done.stderr.splitlines()[1:]) == (1, [f"pytcp http get: {url}: Connection reset by peer"])
+    assert got.read_bytes() == b"some"
 
 
 def test_http_get_draws_its_progress_on_a_terminal_only(tmp_path: Path) -> None:
