@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pytcp.cli import screen
+from pytcp.cli.files import NewFile
 
 if TYPE_CHECKING:
     from pytcp.lab.mainjob import Report
@@ -89,7 +90,7 @@ def fresh_capture() -> Iterator[str]:
 
 @click.command("demo", cls=screen.WithJson)
 @screen.json_option("Write the table and the checks as JSON to a file, or to standard output instead of the table.")
-@click.option("--pcap", type=click.Path(dir_okay=False), metavar="FILE", help="Where the capture goes; by default a new file in the temporary folder.")
+@click.option("--pcap", type=NewFile(), metavar="FILE", help="Where the capture goes; by default a new file in the temporary folder.")
 @click.option("--seed", default=1, show_default=True, help="Of the data and of the wire's accidents.")
 def command(json_file: str | None, pcap: str | None, seed: int) -> int:
     """Exchange real data with a real Linux peer, and check what arrives.

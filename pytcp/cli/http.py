@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 import click
 
 from pytcp.cli import network, screen
+from pytcp.cli.errors import one_line
+from pytcp.cli.files import NewFile
 from pytcp.lab.named import naming
 
 FIGURES = 34  # columns of the progress for bytes and speed
@@ -61,7 +63,7 @@ async def _serve(net: network.Network, folder: Path, port: int, quiet: bool) -> 
 @command.command("get")
 @network.options
 @click.argument("url")
-@click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Where to put it; - for standard output. Default: the URL's last part.")
+@click.option("-o", "--output", metavar="FILE", type=NewFile(allow_dash=True), help="Where to put it; - is standard output. Default: a new file, named by URL.")
 @click.option("-C", "--continue", "resume", is_flag=True, help="Fetch what is missing of a FILE that was begun.")
 @click.option("-r", "--range", "span", metavar="FIRST-LAST", help="Only these bytes, counted from 0; LAST may be left out, or FIRST for the last so many.")
 @click.option("-H", "--header", "headers", metavar="'NAME: VALUE'", multiple=True, help="A header field to send; may be repeated.")
@@ -69,8 +71,8 @@ async def _serve(net: network.Network, folder: Path, port: int, quiet: bool) -> 
 def get(where: network.Where, url: str, output: str | None, resume: bool, span: str | None, headers: tuple[str, ...], quiet: bool) -> int:
     """Fetch URL (http://), with progress. Exit status 1 unless the answer is 2xx and complete.
 
-    With --continue the server is asked for the rest of FILE; one that sends all of it again, because it knows no ranges, begins it anew, and a
-    file that is complete already is left as it is.
+    A file that is there is written over only when -o names it. With --continue the server is asked for the rest of FILE; one that sends
+    all of it again, because it knows no ranges, begins it anew, and a file that is complete already is left as it is.
 
     \b
     Example:
@@ -82,7 +84,6 @@ def get(where: network.Where, url: str, output: str | None, resume: bool, span: 
         split_url(url)
     except ValueError as error:
         raise click.BadParameter(f"{error}; it must look like http://10.99.0.1:8080/path", param_hint="URL") from error
-    output = output or os.path.basename(urlsplit(url).path) or "index.html"
     if resume and (span is not None or output == "-"):
         raise click.UsageError("--continue needs a file, and takes its range from it.")
     if span is not None and not re.fullmatch(r"\d+-\d*|-\d+", span):
@@ -91,12 +92,24 @@ def get(where: network.Where, url: str, output: str | None, resume: bool, span: 
     if first and last and int(last) < int(first):
         raise click.BadParameter(f"{span}: its end is before its beginning", param_hint="--range")
     fields = [_field(text) for text in headers]
+    if output is None:
+        output = _named_by(url, resume)
     target = _Output(output, os.path.getsize(output) if resume and os.path.exists(output) else 0)
     if target.begun:
         span = f"{target.begun}-"
     if span is not None:
         fields.append(("Range", f"bytes={span}"))
     return network.run(where, partial(_get, url=url, target=target, fields=fields, quiet=quiet))
+
+
+def _named_by(url: str, resume: bool) -> str:
+    """The file that a URL's last part names. Raises click.UsageError for one that is there, unless it is to be continued."""
+    name = os.path.basename(urlsplit(url).path) or "index.html"
+    if os.path.isdir(name):
+        raise click.UsageError(f"{name} is a folder here: -o FILE says where to put it.")
+    if os.path.lexists(name) and not resume:
+        raise click.UsageError(f"{name} exists: -o {name} writes over it, -C continues it.")
+    return name
 
 
 def _field(text: str) -> tuple[str, str]:
@@ -107,6 +120,7 @@ def _field(text: str) -> tuple[str, str]:
 
 
 async def _get(net: network.Network, url: str, target: _Output, fields: list[tuple[str, str]], quiet: bool) -> int:
+    import trio
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     from pytcp.sockets.http import HttpError
@@ -127,8 +141,8 @@ async def _get(net: network.Network, url: str, target: _Output, fields: list[tup
     try:
         with bar, target:
             response = await fetch(net.connect, url, headers=fields, sink=target.write, progress=progress, on_response=target.begins)
-    except HttpError as error:
-        raise click.ClickException(f"{url}: {error}") from error
+    except (HttpError, trio.BrokenResourceError) as error:
+        raise click.ClickException(f"{url}: {one_line(error)}") from error
     if target.begun and response.status == 416 and (response.header("content-range") or "").endswith(f"/{target.begun}"):
         click.echo(f"{target.name} is complete", err=True)
         return 0

@@ -117,9 +117,18 @@ def command(
         return network.run(where, partial(_serve, port=port, interval=interval, form=form or "", as_json=as_json, one_off=one_off))
     from pytcp.lab.iperf3 import Settings
 
+    _known(options["congestion"])
     options["bidirectional"] = options.pop("bidir")
     settings = Settings(duration=duration or 10, amount=size or 0, blocks=blocks or 0, **options)
     return network.run(where, partial(_client, host=host, settings=settings, port=port, interval=interval, form=form or "", as_json=as_json))
+
+
+def _known(congestion: str) -> None:
+    """Raises click.BadParameter for a congestion control the stack does not have."""
+    from pytcp.tcp.cong import available
+
+    if congestion and congestion not in available():
+        raise click.BadParameter(f"there is no {congestion!r}, but {', '.join(available())}", param_hint="--congestion")
 
 
 async def _serve(net: network.Network, port: int, interval: float, form: str, as_json: bool, one_off: bool) -> int:

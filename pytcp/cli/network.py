@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pytcp import native
+from pytcp.cli.files import NewFile
 from pytcp.link.qdisc import KINDS
 from pytcp.tcp import profiles
 
@@ -103,8 +104,8 @@ def options(command: F) -> F:
         click.option("--tx-thread", is_flag=True, help="Have a C thread write the frames while Python works."),
         click.option("--qdisc", type=click.Choice(sorted(KINDS)), help="Queueing discipline before the device."),
         click.option("--profile", type=click.Choice(profiles.NAMES), default=profiles.DEFAULT, show_default=True, help="Kernel whose defaults the stack has."),
-        click.option("--trace", metavar="FILE", type=click.Path(dir_okay=False), help="Record TCP's decisions, for `pytcp trace` and `pytcp explain`."),
-        click.option("--pcap", metavar="FILE", type=click.Path(dir_okay=False), help="Record the packets as pcapng."),
+        click.option("--trace", metavar="FILE", type=NewFile(), help="Record TCP's decisions, for `pytcp trace` and `pytcp explain`."),
+        click.option("--pcap", metavar="FILE", type=NewFile(), help="Record the packets as pcapng."),
         click.option("--peer", metavar="COMMAND", help="Run a shell command in the testbed's namespace meanwhile, with $PYTCP4, $PYTCP6, $PEER4, $PEER6 set."),
         click.option("--gateway", metavar="ADDRESS", multiple=True, help="Default route; once per family. With a device of yours."),
         click.option("--address", metavar="ADDRESS/PREFIX", multiple=True, help="Address of the stack; may be repeated. With a device of yours."),

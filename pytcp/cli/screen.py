@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pytcp.cli.files import NewFile
 from pytcp.lab.named import naming
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class WithJson(click.Command):
 
 def json_option(text: str) -> Callable[[F], F]:
     """--json [FILE], given to the command as `json_file`: a path, STDOUT (bare, or `-`), or None. text: its help."""
-    return click.option("--json", "json_file", is_flag=False, flag_value=STDOUT, type=click.Path(dir_okay=False, allow_dash=True), metavar="[FILE]", help=text)
+    return click.option("--json", "json_file", is_flag=False, flag_value=STDOUT, type=NewFile(allow_dash=True), metavar="[FILE]", help=text)
 
 
 def write_json(file: str, value: object) -> bool:

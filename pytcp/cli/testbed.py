@@ -9,11 +9,12 @@ from functools import partial
 import click
 
 from pytcp.cli import network
+from pytcp.cli.files import NewFile
 
 
 @click.command("testbed", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--pcap", metavar="FILE", type=click.Path(dir_okay=False), help="Record the packets as pcapng.")
-@click.option("--trace", metavar="FILE", type=click.Path(dir_okay=False), help="Record TCP's decisions, for `pytcp trace` and `pytcp explain`.")
+@click.option("--pcap", metavar="FILE", type=NewFile(), help="Record the packets as pcapng.")
+@click.option("--trace", metavar="FILE", type=NewFile(), help="Record TCP's decisions, for `pytcp trace` and `pytcp explain`.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND] [ARGUMENTS]...")
 def command(pcap: str | None, trace: str | None, arguments: tuple[str, ...]) -> int:
     """Run a shell ($SHELL, or COMMAND) in a testbed's namespace, where a stack of pytcp is one hop away.

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
+import trio
 from click.testing import CliRunner
 
 import pytcp
 from pytcp.cli import http, network
-from pytcp.cli.main import COMMANDS, cli, expected, one_line, run_command
+from pytcp.cli.errors import expected, one_line
+from pytcp.cli.main import COMMANDS, cli, run_command
 
 
 @pytest.fixture
@@ -180,6 +183,12 @@ def test_a_trace_that_breaks_off_as_well(capsys: pytest.CaptureFixture[str]) -> 
         ("http get -C -o - http://10.0.0.1/file", "--continue needs a file"),
         ("http get -C -r 0-9 http://10.0.0.1/file", "--continue needs a file"),
         ("http get -r 9 http://10.0.0.1/file", "it must look like 0-499, 500- or -500"),
+        ("http get -o /nowhere/g http://10.0.0.1/file", "/nowhere/g: there is no such folder"),
+        ("iperf3 -c 10.0.0.1 -C nosuch", "there is no 'nosuch', but reno, cubic, bbr"),
+        ("run --pcap /nowhere/x.pcapng /bin/true", "/nowhere/x.pcapng: there is no such folder"),
+        ("nc --trace /nowhere/x.jsonl 10.0.0.1 7", "/nowhere/x.jsonl: there is no such folder"),
+        ("testbed --pcap /nowhere/x.pcapng", "/nowhere/x.pcapng: there is no such folder"),
+        ("demo --json /nowhere/x.json", "/nowhere/x.json: there is no such folder"),
         ("http get -H nonsense http://10.0.0.1/file", "'nonsense' is not like 'Name: value'"),
     ],
 )
@@ -189,10 +198,43 @@ def test_wrong_usage_is_named_before_anything_is_set_up(invoke: Callable[..., tu
     assert complaint in text
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty one, where the command is called."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_file_that_is_there_is_not_written_over_unasked(folder: Path, invoke: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytcp.cli.network.run", lambda where, program: 0)
+    url = "http://10.0.0.1/file"
+    assert invoke("http", "get", url) == (0, "")
+    (folder / "file").write_bytes(b"begun")
+    status, text = invoke("http", "get", url)
+    assert (status, text.splitlines()[-1]) == (2, "Error: file exists: -o file writes over it, -C continues it.")
+    for asked in (("-o", "file"), ("-C",), ("-o", "-")):
+        assert invoke("http", "get", url, *asked) == (0, "")
+
+
+@pytest.mark.parametrize("options", [(), ("-C",)])
+def test_a_folder_with_the_urls_name_is_told_before_anything_is_set_up(folder: Path, invoke: Callable[..., tuple[int, str]], options: tuple[str, ...]) -> None:
+    (folder / "file").mkdir()
+    status, text = invoke("http", "get", "http://10.0.0.1/file", *options)
+    assert status == 2
+    assert "file is a folder here: -o FILE says where to put it." in text
+
+
 def test_a_tap_that_is_not_there_comes_with_the_command_that_makes_one(invoke: Callable[..., tuple[int, str]]) -> None:
     status, text = invoke("ping", "--tap", "nosuchtap", "--address", "10.0.0.2/24", "10.0.0.1")
     assert status == 1
     assert "ip tuntap add nosuchtap mode tap vnet_hdr" in text
+
+
+def of_ssl() -> trio.BrokenResourceError:
+    """What trio's streams raise: no words, but a cause."""
+    error = trio.BrokenResourceError()
+    error.__cause__ = OSError(errno.EPROTO, "EOF occurred in violation of protocol")
+    return error
 
 
 def failing(error: BaseException) -> click.Command:
@@ -216,6 +258,9 @@ def on_the_way_out() -> OSError:
         (REFUSED, 1, "fail: Connection refused"),
         (ExceptionGroup("several", [ExceptionGroup("inner", [REFUSED])]), 1, "fail: Connection refused"),
         (FileNotFoundError(errno.ENOENT, "No such file or directory", "/x"), 1, "fail: /x: No such file or directory"),
+        (trio.BrokenResourceError("connection broken: Connection reset by peer"), 1, "fail: Connection reset by peer"),
+        (ExceptionGroup("several", [trio.BrokenResourceError("connection broken: Broken pipe"), REFUSED]), 1, "fail: Broken pipe"),
+        (of_ssl(), 1, "fail: EOF occurred in violation of protocol"),
         (BaseExceptionGroup("stopped", [KeyboardInterrupt()]), 130, "fail: interrupted"),
         (KeyboardInterrupt(), 130, "fail: interrupted"),
         (on_the_way_out(), 130, "fail: interrupted"),
