@@ -354,3 +354,11 @@ def test_addresses_as_json(run: Run) -> None:
 )
 def test_wrong_usage_is_one_line(run: Run, words: str, status: int, complaint: str) -> None:
     assert complaint in run(*words.split(), status=status)
+
+
+@pytest.mark.parametrize("words", ["route add default", "neigh flush", "link set nosuch up", "addr add 10.1.1.1 dev x"])
+def test_wrong_usage_is_told_before_a_stack_is_looked_for(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "running", list)
+    result = CliRunner().invoke(cli, words.split())
+    assert result.exit_code == 2
+    assert "read-only: [show]" in result.output

@@ -255,7 +255,8 @@ def link(stack: client.Choice, show: client.Show, words: tuple[str, ...], statis
       pytcp link -s
       pytcp link show dev tap0
     """
-    found = _interfaces(stack(), _selectors(words, ("dev",), "dev").get("dev"))
+    wanted = _selectors(words, ("dev",), "dev")
+    found = _interfaces(stack(), wanted.get("dev"))
     if show is not None:
         show([_brief_json(dev) if brief else _link_json(dev, mode=True) | (_stats_json(dev) if statistics else {}) for dev in found])
         return
@@ -286,7 +287,8 @@ def addr(stack: client.Choice, show: client.Show, words: tuple[str, ...], ipv4: 
     """
     families = _families(ipv4, ipv6, (4, 6))
     only = families[0] if len(families) == 1 else None
-    found = _interfaces(stack(), _selectors(words, ("dev",), "dev").get("dev"))
+    wanted = _selectors(words, ("dev",), "dev")
+    found = _interfaces(stack(), wanted.get("dev"))
     addresses = {dev["name"]: [entry for entry in dev["addresses"] if entry["family"] in families] for dev in found}
     if only is not None:
         found = [dev for dev in found if addresses[dev["name"]]]
