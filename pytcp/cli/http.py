@@ -92,8 +92,7 @@ def get(where: network.Where, url: str, output: str | None, resume: bool, span: 
     if first and last and int(last) < int(first):
         raise click.BadParameter(f"{span}: its end is before its beginning", param_hint="--range")
     fields = [_field(text) for text in headers]
-    if output is None:
-        output = _named_by(url, resume)
+    output = output or _named_by(url, resume)
     target = _Output(output, os.path.getsize(output) if resume and os.path.exists(output) else 0)
     if target.begun:
         span = f"{target.begun}-"

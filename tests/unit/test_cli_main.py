@@ -210,8 +210,9 @@ def test_a_file_that_is_there_is_not_written_over_unasked(folder: Path, invoke: 
     url = "http://10.0.0.1/file"
     assert invoke("http", "get", url) == (0, "")
     (folder / "file").write_bytes(b"begun")
-    status, text = invoke("http", "get", url)
-    assert (status, text.splitlines()[-1]) == (2, "Error: file exists: -o file writes over it, -C continues it.")
+    for unasked in ((), ("-o", "")):
+        status, text = invoke("http", "get", url, *unasked)
+        assert (status, text.splitlines()[-1]) == (2, "Error: file exists: -o file writes over it, -C continues it.")
     for asked in (("-o", "file"), ("-C",), ("-o", "-")):
         assert invoke("http", "get", url, *asked) == (0, "")
 
