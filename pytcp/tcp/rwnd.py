@@ -279,14 +279,18 @@ def _full_window(sk: Sock) -> tuple[int, int, int]:
 
 def _left_when_scarce(sk: Sock, free: int) -> int:
     """What is to be offered of `free` bytes when that may be less than half of a full window."""
-    full, allowed, mss = _full_window(sk)
+    allowed = sk.rcvbuf * sk.scaling_ratio >> 8
+    full = sk.window_clamp
+    if full > allowed:
+        full = allowed
     if full <= 0:
         return 0
     if free < full >> 1:
         sk.quick = 0
         # the rounding up of what is offered must not make it more than there is
         free = free >> sk.rcv_wscale << sk.rcv_wscale
-        if free < allowed >> 4 or free < mss:
+        # (a segment larger than a full window counts as one, and there is less than that, too)
+        if free < allowed >> 4 or free < sk.rcv_mss:
             return 0
     return free
 
