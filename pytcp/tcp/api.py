@@ -41,9 +41,10 @@ from .recv import inq, inq_hint, recv, recv_into, would_block
 from .sendmsg import sendmsg
 from .skb import Buffer
 from .sock import Sock
-from .sockopt import getsockopt, new_timestamps, setsockopt, take_error, takes_txtime
+from .sockopt import getsockopt, setsockopt
 from .sockopt_ip import IP_BIND_ADDRESS_NO_PORT, IP_FREEBIND, IP_TRANSPARENT
 from .sockopt_kinds import IPPROTO_IP, kept
+from .sockopt_socket import new_timestamps, take_error, takes_txtime
 from .sockopt_tcp import MD5_KEYS
 from .zerocopy import by_copy as sent_by_copy
 from .zerocopy import send as send_zerocopy

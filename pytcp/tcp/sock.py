@@ -139,15 +139,15 @@ class Sock:
     """One endpoint, from socket() to the last timer."""
 
     __slots__ = (
-        # --- identity (sockets, handshake, api, close, icmp_err, ip_families, listen, request, sockopt, sockopt_ip, ack, established, input, recv, sendmsg) ---
+        # --- identity (handshake, api, close, icmp_err, ip_families, listen, request, sockopt_socket, sockopt_ip, ack, established, input, recv, sendmsg) ---
         "host", "sysctl", "mib", "family", "saddr", "daddr", "sport", "dport", "state", "user", "parent",
         "bound_addr", "bound_port", "bound_dev_if", "reuseaddr", "reuseport", "v6only", "sk_err", "sk_err_soft", "shutdown", "sock_flags",
         "demux_key", "hashed",
-        # --- path (net, api, ip_families, listen, request, sockopt) ---
+        # --- path (net, api, ip_families, listen, request, sockopt_socket) ---
         "dst", "pseudo_base", "tos", "ttl", "ip_id", "txhash", "flowlabel", "pmtu_disc", "priority", "mark",
         # --- send sequence (xmit, ack, api, close, handshake, request, timewait, established, probe0, push, sendmsg, fastopen, fastopen_client, zerocopy) ---
         "iss", "snd_una", "snd_nxt", "write_seq", "pushed_seq", "snd_sml", "snd_up", "snd_wnd", "max_window", "snd_wl1", "snd_wscale",
-        # --- send memory (sendmsg, xmit, listen, poll, sockopt, sockopt_kinds, sockopt_tcp, ack, mtu, retransmit, tso, tsq, fastopen_client, zerocopy) ---
+        # --- send memory (sendmsg, xmit, listen, poll, sockopt_socket, sockopt_kinds, sockopt_tcp, mtu, tsq, zerocopy) ---
         "write_queue", "rtx_queue", "tsorted", "page_frag", "sndbuf", "wmem_alloc", "sndbuf_locked", "nospace", "notsent_lowat",
         "nonagle", "tsq_throttled", "slab", "slab_used", "size_goal_segs",
         # --- segment size (mtu, mtu_probe, handshake, listen, md5, options, request, sockopt_tcp, fastopen_client) ---
@@ -165,7 +165,7 @@ class Sock:
         "rack_last_delivered", "tlp_high_seq", "tlp_retrans", "frto", "sack_reneged", "total_rto", "total_rto_recoveries", "total_rto_time_ms", "rto_stamp",
         # --- delivery rate (rate) ---
         "first_tx_us", "delivered_us", "rate_delivered", "rate_interval_us", "rate_app_limited",
-        # --- pacing (pacing, sockopt_tcp, handshake, listen, sockopt, timers, xmit, cong, request) ---
+        # --- pacing (pacing, sockopt_tcp, handshake, listen, sockopt_socket, timers, xmit, cong, request) ---
         "pacing_rate", "max_pacing_rate", "pacing_status", "pacing_shift", "tx_delay_ns", "wstamp_ns", "lsndtime_ns", "pacing_deadline",
         # --- ECN (ecn, request, retransmit, undo) ---
         "ecn_flags", "received_ecn",
@@ -173,7 +173,7 @@ class Sock:
         "irs", "rcv_nxt", "copied_seq", "rcv_wup", "rcv_wnd", "rcv_wscale", "urg_data", "urg_seq", "oob_byte",
         # --- memory queued to be sent, and the pages both ways share (sendmsg, ack, memory, tso, established, reassembly) ---
         "wmem_queued", "forward_alloc",
-        # --- receive queues and memory (established, reassembly, recv, memory, rwnd, drs, sockopt, listen) ---
+        # --- receive queues and memory (established, reassembly, recv, memory, rwnd, drs, sockopt_socket, listen) ---
         "receive_queue", "ofo_queue", "rcvbuf", "rcvbuf_locked", "rmem_alloc", "rcvlowat", "rx_opt_oobinline", "peek_off",
         # --- header prediction, time of the last event (input, established, reassembly, memory, rwnd, urgent, delack, sack_send, handshake, ack) ---
         "pred", "mstamp_ns",
@@ -190,9 +190,9 @@ class Sock:
         "pending", "rtx_deadline", "rtx_armed_ns", "rtx_delay_ns", "keep_deadline", "keep_expires_ns", "keep_kind", "heap_when", "probes_out", "probes_tstamp",
         "keepopen", "keepalive_time", "keepalive_intvl", "keepalive_probes", "user_timeout_ms", "rcv_tstamp_ns", "syn_retries",
         "lsnd_ack_ns", "linear_timeouts",
-        # --- closing (close, listen, sockopt, sockopt_tcp, challenge) ---
+        # --- closing (close, listen, sockopt_socket, sockopt_tcp, challenge) ---
         "linger", "linger2", "last_oow_ack_ns",
-        # --- what the program asked of the socket (sockopt, api, ip_families, listen, sockopt_ip, sockopt_kinds) ---
+        # --- what the program asked of the socket (sockopt_socket, api, ip_families, listen, sockopt_ip, sockopt_kinds) ---
         "ss_state", "optmem", "recverr", "min_ttl",
         # --- listening (listen, api, request, sockopt_tcp, syncookies) ---
         "backlog", "syn_queue", "accept_queue", "defer_accept", "last_overflow_ns",

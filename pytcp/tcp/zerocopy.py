@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from . import fastopen_client, gates, icmp_err, memory, mtu, push, sendmsg, timestamping
 from .const import ACK, MSG_EOR, MSG_MORE, MSG_OOB, NAGLE_PUSH, POLLERR, PSH
 from .skb import Skb
-from .sockopt import SO_ZEROCOPY
 from .sockopt_kinds import SOL_SOCKET, kept
+from .sockopt_socket import SO_ZEROCOPY
 
 if TYPE_CHECKING:
     from .skb import Buffer

@@ -13,13 +13,13 @@ from struct import pack
 from typing import Any
 
 from pytcp.sockets.epoll import EPOLLET, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, Epoll
-from pytcp.tcp import api, const, sockopt, sockopt_ip, sockopt_tcp, timestamping
+from pytcp.tcp import api, const, sockopt_ip, sockopt_socket, sockopt_tcp, timestamping
 from pytcp.tcp.sock import Sock
 from pytcp.wire.addr import format_ip
 
 BITS = ((const.POLLIN, "IN"), (const.POLLPRI, "PRI"), (const.POLLOUT, "OUT"), (const.POLLERR, "ERR"), (const.POLLHUP, "HUP"), (const.POLLRDHUP, "RDHUP"))
 LEVELS = {"SO": 1, "TCP": 6, "IP": 0, "IPV6": 41}
-NUMBERS = {name: value for module in (sockopt, sockopt_ip, sockopt_tcp) for name, value in vars(module).items() if re.match(r"(TCP|SO|IP|IPV6)_", name)}
+NUMBERS = {name: value for module in (sockopt_ip, sockopt_socket, sockopt_tcp) for name, value in vars(module).items() if re.match(r"(TCP|SO|IP|IPV6)_", name)}
 HOW = {"RD": api.SHUT_RD, "WR": api.SHUT_WR, "RDWR": api.SHUT_RDWR}
 MSG = {
     "FASTOPEN": 0x20000000, "ZEROCOPY": 0x4000000, "OOB": const.MSG_OOB, "PEEK": const.MSG_PEEK, "TRUNC": const.MSG_TRUNC,

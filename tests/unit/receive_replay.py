@@ -15,7 +15,7 @@ from pathlib import Path
 from struct import unpack_from
 from typing import Any
 
-from pytcp.tcp import api, const, handshake, input, recv, reset, rtt, rwnd, sockopt
+from pytcp.tcp import api, const, handshake, input, recv, reset, rtt, rwnd, sockopt, sockopt_socket
 from pytcp.tcp.delack import delack_max
 from pytcp.tcp.sock import Sock
 from pytcp.wire.tcp import Segment
@@ -288,7 +288,7 @@ class Replay:
             api.close(sk)
             return None
         if name == "SO_ERROR":
-            return sockopt.take_error(sk)
+            return sockopt_socket.take_error(sk)
         if name == "poll":
             return api.poll(sk)
         assert name == "ioctl"

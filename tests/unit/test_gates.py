@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytcp.tcp import chrono, close, const, gates, input, mtu_probe, poll, probe0, sendmsg, sockopt, timers, zerocopy
+from pytcp.tcp import chrono, close, const, gates, input, mtu_probe, poll, probe0, sendmsg, sockopt, sockopt_socket, timers, zerocopy
 from pytcp.tcp.sock import Sock
 
 from .harness import MS, US, FakeHost, established, segment
@@ -263,7 +263,7 @@ def test_a_zero_copy_writer_waits_for_send_memory_like_any_other() -> None:
     host, sk = conversation(sndbuf=5000, sndbuf_locked=True, snd_cwnd=20)
     sendmsg.sendmsg(sk, bytes(4000))
     sk.wmem_queued = 5000
-    sockopt.setsockopt(sk, 1, sockopt.SO_ZEROCOPY, 1)
+    sockopt.setsockopt(sk, 1, sockopt_socket.SO_ZEROCOPY, 1)
     with pytest.raises(BlockingIOError):
         zerocopy.send(sk, [bytes(100)], zerocopy.MSG_ZEROCOPY)
     host.advance(5 * MS)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from pytcp.tcp import api, const, icmp_err, sockopt, sockopt_tcp
+from pytcp.tcp import api, const, icmp_err, sockopt_socket, sockopt_tcp
 from pytcp.tcp.sock import Sock
 
 from .endpoint import MS, Peer, World, connection
@@ -22,7 +22,7 @@ def enable(sk: Sock, idle: int = 1, interval: int = 1, count: int = 3) -> None:
     api.setsockopt(sk, IPPROTO_TCP, sockopt_tcp.TCP_KEEPIDLE, idle)
     api.setsockopt(sk, IPPROTO_TCP, sockopt_tcp.TCP_KEEPINTVL, interval)
     api.setsockopt(sk, IPPROTO_TCP, sockopt_tcp.TCP_KEEPCNT, count)
-    api.setsockopt(sk, SOL_SOCKET, sockopt.SO_KEEPALIVE, 1)
+    api.setsockopt(sk, SOL_SOCKET, sockopt_socket.SO_KEEPALIVE, 1)
 
 
 def watched(idle: int = 1, interval: int = 1, count: int = 3) -> tuple[World, Peer, Sock, int]:
@@ -123,7 +123,7 @@ def test_switching_it_off_stops_the_probes() -> None:
     world, peer, sk, _ = watched()
     world.advance(1100 * MS)
     peer.heard()
-    api.setsockopt(sk, SOL_SOCKET, sockopt.SO_KEEPALIVE, 0)
+    api.setsockopt(sk, SOL_SOCKET, sockopt_socket.SO_KEEPALIVE, 0)
     world.advance(10 * SECOND)
     assert (peer.heard(), sk.state) == ([], const.ESTABLISHED)
 
@@ -178,7 +178,7 @@ def test_an_icmp_error_inside_the_window_is_the_reason_given_at_the_end() -> Non
 
 def test_the_defaults_are_two_hours_75_seconds_and_nine_probes() -> None:
     world, peer, sk = connection()
-    api.setsockopt(sk, SOL_SOCKET, sockopt.SO_KEEPALIVE, 1)
+    api.setsockopt(sk, SOL_SOCKET, sockopt_socket.SO_KEEPALIVE, 1)
     start = world.now_ns
     world.advance(9000 * SECOND)
     lines, times = heard(peer, start)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytcp.tcp import api, const, sockopt, sockopt_ip, sockopt_tcp
+from pytcp.tcp import api, const, sockopt_ip, sockopt_socket, sockopt_tcp
 from pytcp.wire.tcpopt import Mss, WindowScale
 
 from .endpoint import LOCAL, MS, Peer, World, connection
@@ -89,7 +89,7 @@ def test_data_in_a_syn_is_not_taken() -> None:
 def test_the_syn_ack_window_follows_so_rcvbuf(asked: int, rcvbuf: int, window: int, wscale: int, clamp: int) -> None:
     world = World()
     lsk = world.socket()
-    api.setsockopt(lsk, SOL_SOCKET, sockopt.SO_RCVBUF, asked)
+    api.setsockopt(lsk, SOL_SOCKET, sockopt_socket.SO_RCVBUF, asked)
     api.bind(lsk, b"", 8080)
     api.listen(lsk, 5)
     peer = half_open(world, 50000)
@@ -327,18 +327,18 @@ INT_OPTIONS = [
     (IPPROTO_TCP, sockopt_tcp.TCP_RTO_MAX_MS, 5000, 5000),
     (IPPROTO_TCP, sockopt_tcp.TCP_RTO_MIN_US, 50000, 52000),
     (IPPROTO_TCP, sockopt_tcp.TCP_DELACK_MAX_US, 50000, 52000),
-    (SOL_SOCKET, sockopt.SO_REUSEADDR, 1, 1),
-    (SOL_SOCKET, sockopt.SO_KEEPALIVE, 1, 1),
-    (SOL_SOCKET, sockopt.SO_OOBINLINE, 1, 1),
-    (SOL_SOCKET, sockopt.SO_PRIORITY, 3, 0),
-    (SOL_SOCKET, sockopt.SO_RCVLOWAT, 50, 50),
-    (SOL_SOCKET, sockopt.SO_SNDBUF, 10000, 20000),
-    (SOL_SOCKET, sockopt.SO_RCVBUF, 10000, 20000),
-    (SOL_SOCKET, sockopt.SO_MARK, 5, 5),
-    (SOL_SOCKET, sockopt.SO_REUSEPORT, 1, 1),
-    (SOL_SOCKET, sockopt.SO_PEEK_OFF, 5, 5),
-    (SOL_SOCKET, sockopt.SO_INCOMING_CPU, 1, 1),
-    (SOL_SOCKET, sockopt.SO_DONTROUTE, 1, 1),
+    (SOL_SOCKET, sockopt_socket.SO_REUSEADDR, 1, 1),
+    (SOL_SOCKET, sockopt_socket.SO_KEEPALIVE, 1, 1),
+    (SOL_SOCKET, sockopt_socket.SO_OOBINLINE, 1, 1),
+    (SOL_SOCKET, sockopt_socket.SO_PRIORITY, 3, 0),
+    (SOL_SOCKET, sockopt_socket.SO_RCVLOWAT, 50, 50),
+    (SOL_SOCKET, sockopt_socket.SO_SNDBUF, 10000, 20000),
+    (SOL_SOCKET, sockopt_socket.SO_RCVBUF, 10000, 20000),
+    (SOL_SOCKET, sockopt_socket.SO_MARK, 5, 5),
+    (SOL_SOCKET, sockopt_socket.SO_REUSEPORT, 1, 1),
+    (SOL_SOCKET, sockopt_socket.SO_PEEK_OFF, 5, 5),
+    (SOL_SOCKET, sockopt_socket.SO_INCOMING_CPU, 1, 1),
+    (SOL_SOCKET, sockopt_socket.SO_DONTROUTE, 1, 1),
     (IPPROTO_IP, sockopt_ip.IP_TOS, 8, 8),
     (IPPROTO_IP, sockopt_ip.IP_TTL, 9, 9),
     (IPPROTO_IP, sockopt_ip.IP_RECVERR, 1, 1),
@@ -368,8 +368,8 @@ def test_listen_forgets_what_was_said_of_quick_acks() -> None:
 def test_a_child_inherits_pacing_linger_and_congestion_control() -> None:
     world = World()
     lsk = world.listening()
-    api.setsockopt(lsk, SOL_SOCKET, sockopt.SO_MAX_PACING_RATE, 100_000)
-    api.setsockopt(lsk, SOL_SOCKET, sockopt.SO_LINGER, pack("ii", 1, 5))
+    api.setsockopt(lsk, SOL_SOCKET, sockopt_socket.SO_MAX_PACING_RATE, 100_000)
+    api.setsockopt(lsk, SOL_SOCKET, sockopt_socket.SO_LINGER, pack("ii", 1, 5))
     api.setsockopt(lsk, IPPROTO_TCP, sockopt_tcp.TCP_CONGESTION, b"reno")
     _, _, child = connection(world, lsk=lsk)
     assert (child.max_pacing_rate, child.linger, child.cong_name) == (100_000, 5, "reno")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytcp.tcp import api, const, sockopt, sockopt_tcp
+from pytcp.tcp import api, const, sockopt_socket, sockopt_tcp
 
 from .endpoint import connection
 
@@ -12,7 +12,7 @@ SOL_SOCKET, IPPROTO_TCP = 1, 6
 
 def test_so_rcvlowat_holds_in_back_until_enough_or_the_end() -> None:
     _, peer, sk = connection()
-    api.setsockopt(sk, SOL_SOCKET, sockopt.SO_RCVLOWAT, 50)
+    api.setsockopt(sk, SOL_SOCKET, sockopt_socket.SO_RCVLOWAT, 50)
     peer.send("P.", 1, 49, ack=1, win=511)
     assert api.poll(sk) == OUT
     peer.send("P.", 50, 1, ack=1, win=511)
@@ -33,14 +33,14 @@ def test_the_urgent_byte_alone_is_priority_not_input() -> None:
 
 def test_in_line_the_urgent_byte_is_input() -> None:
     _, peer, sk = connection()
-    api.setsockopt(sk, SOL_SOCKET, sockopt.SO_OOBINLINE, 1)
+    api.setsockopt(sk, SOL_SOCKET, sockopt_socket.SO_OOBINLINE, 1)
     peer.send("PU.", 1, 1, ack=1, win=511, urg=1)
     assert api.poll(sk) == IN | PRI | OUT
 
 
 def test_out_needs_a_third_of_the_buffer_free() -> None:
     _, peer, sk = connection()
-    api.setsockopt(sk, SOL_SOCKET, sockopt.SO_SNDBUF, 30_000)
+    api.setsockopt(sk, SOL_SOCKET, sockopt_socket.SO_SNDBUF, 30_000)
     peer.send(".", 1, ack=1, win=0)
     while api.poll(sk) & OUT:
         api.sendmsg(sk, bytes(1000))
@@ -68,7 +68,7 @@ def test_a_pending_error_shows_until_it_is_fetched() -> None:
 
 def test_a_closing_window_makes_less_than_the_watermark_readable() -> None:
     _, peer, sk = connection()
-    api.setsockopt(sk, SOL_SOCKET, sockopt.SO_RCVLOWAT, 60_000)
+    api.setsockopt(sk, SOL_SOCKET, sockopt_socket.SO_RCVLOWAT, 60_000)
     peer.send("P.", 1, 1000, ack=1, win=511)
     assert api.poll(sk) == OUT
     sk.rcv_wnd = sk.rcv_nxt - sk.rcv_wup + sk.rcv_mss

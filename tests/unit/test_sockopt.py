@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 import pytest
 
-from pytcp.tcp import api, const, sockopt, sockopt_absent, sockopt_ip, sockopt_tcp
+from pytcp.tcp import api, const, sockopt_absent, sockopt_ip, sockopt_socket, sockopt_tcp
 from pytcp.tcp.sock import Sock
 
 from .endpoint import LOCAL, MS, Peer, World, connection
 
 TABLE = Path(__file__).parents[1] / "data" / "socket_options.txt"
 LEVELS = {"SOL_SOCKET": 1, "IPPROTO_IP": 0, "IPPROTO_TCP": 6, "IPPROTO_IPV6": 41}
-MODULES = (sockopt, sockopt_absent, sockopt_ip, sockopt_tcp)
+MODULES = (sockopt_absent, sockopt_ip, sockopt_socket, sockopt_tcp)
 NUMBERS = {
     **{name: value for module in MODULES for name, value in vars(module).items() if re.match(r"(TCP|SO|IP|IPV6)_", name)},
     "unknown_99": 99,
@@ -184,15 +184,15 @@ def test_the_congestion_control_of_a_connection_can_be_changed() -> None:
 def test_linger_takes_every_time_as_this_machines_kernel_does(wanted: int) -> None:
     """Seconds are kept as ticks of a long; a negative time is the longest, of which 32 bits are read back."""
     with socket.socket() as kernel:
-        kernel.setsockopt(1, sockopt.SO_LINGER, pack("ii", 1, wanted))
-        theirs = kernel.getsockopt(1, sockopt.SO_LINGER, 8)
+        kernel.setsockopt(1, sockopt_socket.SO_LINGER, pack("ii", 1, wanted))
+        theirs = kernel.getsockopt(1, sockopt_socket.SO_LINGER, 8)
     sk = World().socket()
-    api.setsockopt(sk, 1, sockopt.SO_LINGER, pack("ii", 1, wanted))
+    api.setsockopt(sk, 1, sockopt_socket.SO_LINGER, pack("ii", 1, wanted))
     if wanted >= 0:
-        assert api.getsockopt(sk, 1, sockopt.SO_LINGER, 8) == theirs == pack("ii", 1, wanted)
+        assert api.getsockopt(sk, 1, sockopt_socket.SO_LINGER, 8) == theirs == pack("ii", 1, wanted)
     else:
         # LONG_MAX ticks at 250 Hz; a kernel with another HZ has another number here
-        assert api.getsockopt(sk, 1, sockopt.SO_LINGER, 8) == pack("iI", 1, (2**63 - 1) // 250 & 0xFFFFFFFF)
+        assert api.getsockopt(sk, 1, sockopt_socket.SO_LINGER, 8) == pack("iI", 1, (2**63 - 1) // 250 & 0xFFFFFFFF)
         assert sk.linger is not None
         assert sk.linger > 2**55
 
@@ -201,16 +201,16 @@ def test_linger_takes_every_time_as_this_machines_kernel_does(wanted: int) -> No
 @pytest.mark.parametrize("room", [1, 4, 6, 8, 12])
 def test_a_pacing_rate_beyond_32_bits_is_read_back_as_the_most_that_fits(rate: int, room: int) -> None:
     with socket.socket() as kernel:
-        kernel.setsockopt(1, sockopt.SO_MAX_PACING_RATE, pack("Q", rate))
-        theirs = kernel.getsockopt(1, sockopt.SO_MAX_PACING_RATE, room)
+        kernel.setsockopt(1, sockopt_socket.SO_MAX_PACING_RATE, pack("Q", rate))
+        theirs = kernel.getsockopt(1, sockopt_socket.SO_MAX_PACING_RATE, room)
     sk = World().socket()
-    api.setsockopt(sk, 1, sockopt.SO_MAX_PACING_RATE, pack("Q", rate))
-    assert api.getsockopt(sk, 1, sockopt.SO_MAX_PACING_RATE, room) == theirs
+    api.setsockopt(sk, 1, sockopt_socket.SO_MAX_PACING_RATE, pack("Q", rate))
+    assert api.getsockopt(sk, 1, sockopt_socket.SO_MAX_PACING_RATE, room) == theirs
 
 
 def test_linger_keeps_its_time_while_off() -> None:
     sk = World().socket()
-    linger = sockopt.SO_LINGER
+    linger = sockopt_socket.SO_LINGER
     assert api.getsockopt(sk, 1, linger, 8) == pack("ii", 0, 0)
     api.setsockopt(sk, 1, linger, pack("ii", 7, 5))
     assert (api.getsockopt(sk, 1, linger, 8), sk.linger) == (pack("ii", 1, 5), 5)
@@ -221,17 +221,17 @@ def test_linger_keeps_its_time_while_off() -> None:
     assert caught.value.errno == errno.EINVAL
 
 
-@pytest.mark.parametrize("name", [sockopt.SO_RCVTIMEO, sockopt.SO_SNDTIMEO])
+@pytest.mark.parametrize("name", [sockopt_socket.SO_RCVTIMEO, sockopt_socket.SO_SNDTIMEO])
 def test_timeouts_are_rounded_up_to_ticks(name: int) -> None:
     sk = World().socket()
-    assert (api.getsockopt(sk, 1, name, 16), sockopt.timeout_us(sk, name)) == (pack("qq", 0, 0), sockopt.FOREVER)
+    assert (api.getsockopt(sk, 1, name, 16), sockopt_socket.timeout_us(sk, name)) == (pack("qq", 0, 0), sockopt_socket.FOREVER)
     for given, stored in (((1, 1), (1, 4000)), ((0, 1), (0, 4000)), ((2, 500_000), (2, 500_000))):
         api.setsockopt(sk, 1, name, pack("qq", *given))
         assert api.getsockopt(sk, 1, name, 16) == pack("qq", *stored)
     api.setsockopt(sk, 1, name, pack("qq", -1, 0))
-    assert (api.getsockopt(sk, 1, name, 16), sockopt.timeout_us(sk, name)) == (pack("qq", 0, 0), 0)
+    assert (api.getsockopt(sk, 1, name, 16), sockopt_socket.timeout_us(sk, name)) == (pack("qq", 0, 0), 0)
     api.setsockopt(sk, 1, name, pack("qq", 0, 0))
-    assert sockopt.timeout_us(sk, name) == sockopt.FOREVER
+    assert sockopt_socket.timeout_us(sk, name) == sockopt_socket.FOREVER
     for us in (-1, 1_000_000):
         with pytest.raises(OSError) as caught:
             api.setsockopt(sk, 1, name, pack("qq", 1, us))
@@ -240,7 +240,7 @@ def test_timeouts_are_rounded_up_to_ticks(name: int) -> None:
 
 def test_max_pacing_rate_is_64_bits_wide_and_turns_pacing_on() -> None:
     sk = World().socket()
-    rate = sockopt.SO_MAX_PACING_RATE
+    rate = sockopt_socket.SO_MAX_PACING_RATE
     assert api.getsockopt(sk, 1, rate, 8) == b"\xff" * 8
     api.setsockopt(sk, 1, rate, pack("=q", -1))
     assert sk.pacing_status == 0
@@ -266,14 +266,14 @@ def test_tcp_timestamp_is_the_tsval_of_now() -> None:
 def test_cookies_differ_and_stay() -> None:
     world = World()
     one, two = world.socket(), world.socket()
-    first = api.getsockopt(one, 1, sockopt.SO_COOKIE, 8)
-    assert first == api.getsockopt(one, 1, sockopt.SO_COOKIE, 8) != api.getsockopt(two, 1, sockopt.SO_COOKIE, 8)
+    first = api.getsockopt(one, 1, sockopt_socket.SO_COOKIE, 8)
+    assert first == api.getsockopt(one, 1, sockopt_socket.SO_COOKIE, 8) != api.getsockopt(two, 1, sockopt_socket.SO_COOKIE, 8)
 
 
 def test_meminfo_is_nine_words() -> None:
     _, peer, sk = connection()
     peer.send("P.", 1, 1000, ack=1, win=511)
-    info = api.getsockopt(sk, 1, sockopt.SO_MEMINFO, 36)
+    info = api.getsockopt(sk, 1, sockopt_socket.SO_MEMINFO, 36)
     assert isinstance(info, bytes)
     words = unpack("=9I", info)
     assert words[0] == sk.rmem_alloc > 1000
@@ -283,7 +283,7 @@ def test_meminfo_is_nine_words() -> None:
 def test_so_error_prefers_the_pending_error_and_clears_what_it_tells() -> None:
     sk = World().socket()
     sk.sk_err, sk.sk_err_soft = errno.ECONNRESET, errno.EHOSTUNREACH
-    assert [api.getsockopt(sk, 1, sockopt.SO_ERROR) for _ in range(3)] == [errno.ECONNRESET, errno.EHOSTUNREACH, 0]
+    assert [api.getsockopt(sk, 1, sockopt_socket.SO_ERROR) for _ in range(3)] == [errno.ECONNRESET, errno.EHOSTUNREACH, 0]
 
 
 # ---------------------------------------------------------------- what is not here
@@ -353,7 +353,7 @@ def test_reading_them_too(level: int, number: int, room: int, result: bytes | st
 
 def test_a_locked_filter_may_not_be_changed() -> None:
     sk = World().socket()
-    api.setsockopt(sk, 1, sockopt.SO_LOCK_FILTER, 1)
+    api.setsockopt(sk, 1, sockopt_socket.SO_LOCK_FILTER, 1)
     for number, value in ((sockopt_absent.SO_ATTACH_FILTER, PROGRAM), (sockopt_absent.SO_ATTACH_BPF, bytes(4)), (sockopt_absent.SO_DETACH_FILTER, bytes(4))):
         with pytest.raises(OSError) as caught:
             api.setsockopt(sk, 1, number, value)
@@ -375,8 +375,8 @@ def test_ip_multicast_all_begins_as_one_on_ipv4_only() -> None:
 
 def test_sockets_of_one_stack_have_its_number() -> None:
     world = World()
-    first = api.getsockopt(world.socket(), 1, sockopt.SO_NETNS_COOKIE, 8)
-    assert first == api.getsockopt(world.socket(), 1, sockopt.SO_NETNS_COOKIE, 8)
+    first = api.getsockopt(world.socket(), 1, sockopt_socket.SO_NETNS_COOKIE, 8)
+    assert first == api.getsockopt(world.socket(), 1, sockopt_socket.SO_NETNS_COOKIE, 8)
     assert isinstance(first, bytes) and any(first)
 
 
@@ -394,7 +394,7 @@ def test_the_fast_open_key_of_a_socket_is_what_it_has_set_not_what_its_host_has(
 
 def test_timestamping_reads_back_under_the_name_it_was_set_by() -> None:
     sk = World().socket()
-    old, new = sockopt.SO_TIMESTAMPING, sockopt.SO_TIMESTAMPING_NEW
+    old, new = sockopt_socket.SO_TIMESTAMPING, sockopt_socket.SO_TIMESTAMPING_NEW
     for name, read in ((old, 0), (new, 18)):
         api.setsockopt(sk, 1, name, pack("=ii", 18, 0))
         assert api.getsockopt(sk, 1, old, 64) == pack("=ii", 18, 0)
@@ -424,23 +424,23 @@ def test_uncorking_sends_what_the_cork_holds() -> None:
 
 def test_a_larger_sndbuf_wakes_the_writer() -> None:
     world, peer, sk = connection()
-    api.setsockopt(sk, 1, sockopt.SO_SNDBUF, 10_000)
+    api.setsockopt(sk, 1, sockopt_socket.SO_SNDBUF, 10_000)
     peer.send(".", 1, ack=1, win=0)
     with pytest.raises(BlockingIOError):
         while True:
             api.sendmsg(sk, bytes(5000))
     world.woken.clear()
-    api.setsockopt(sk, 1, sockopt.SO_SNDBUF, 200_000)
+    api.setsockopt(sk, 1, sockopt_socket.SO_SNDBUF, 200_000)
     assert world.woken == [(sk, const.POLLOUT)]
 
 
 def test_forced_buffers_have_no_upper_limit_and_no_reading() -> None:
     sk = World().socket()
-    api.setsockopt(sk, 1, sockopt.SO_SNDBUFFORCE, 50_000_000)
-    api.setsockopt(sk, 1, sockopt.SO_RCVBUFFORCE, 50_000_000)
+    api.setsockopt(sk, 1, sockopt_socket.SO_SNDBUFFORCE, 50_000_000)
+    api.setsockopt(sk, 1, sockopt_socket.SO_RCVBUFFORCE, 50_000_000)
     assert (sk.sndbuf, sk.rcvbuf) == (100_000_000, 100_000_000)
-    api.setsockopt(sk, 1, sockopt.SO_SNDBUFFORCE, -1)
-    api.setsockopt(sk, 1, sockopt.SO_RCVBUFFORCE, -1)
+    api.setsockopt(sk, 1, sockopt_socket.SO_SNDBUFFORCE, -1)
+    api.setsockopt(sk, 1, sockopt_socket.SO_RCVBUFFORCE, -1)
     assert (sk.sndbuf, sk.rcvbuf) == (4608, 2304)
     for name in ("SO_SNDBUFFORCE", "SO_RCVBUFFORCE", "SO_CNX_ADVICE"):
         assert reading(sk, 1, name) == "ENOPROTOOPT"
@@ -449,9 +449,9 @@ def test_forced_buffers_have_no_upper_limit_and_no_reading() -> None:
 
 def test_so_rcvlowat_grows_the_buffer_for_good() -> None:
     sk = World().socket()
-    api.setsockopt(sk, 1, sockopt.SO_RCVLOWAT, 1_000_000)
+    api.setsockopt(sk, 1, sockopt_socket.SO_RCVLOWAT, 1_000_000)
     assert sk.rcvbuf == 2_000_000
-    api.setsockopt(sk, 1, sockopt.SO_RCVLOWAT, 1)
+    api.setsockopt(sk, 1, sockopt_socket.SO_RCVLOWAT, 1)
     assert sk.rcvbuf == 2_000_000
 
 
