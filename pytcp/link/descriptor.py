@@ -199,7 +199,8 @@ class DescriptorLink:
 
     def _read_failed(self, failed: OSError) -> None:
         if failed.errno == errno.EBADF:
-            # that number would tell a program that its own socket is closed
+            # that number would tell a program that its own socket is closed; and the descriptor's may be another's soon
+            self.fd = -1
             raise LinkDown(errno.ENODEV, f"{self.name}: somebody closed its descriptor") from failed
         if failed.errno in GONE:
             raise LinkDown(failed.errno, f"{self.name}: {failed.strerror}") from failed

@@ -302,7 +302,7 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, now_u
             sk.delivered += acked
             # rack.advance for a segment sent once
             sk.rack_advanced = True
-            sk.rack_rtt_us = now_us - tx_us
+            sk.rack_rtt_us = now_us - tx_us if tx_us < now_us else 0
             if tx_us > sk.rack_mstamp_us or (tx_us == sk.rack_mstamp_us and end_seq > sk.rack_end_seq):
                 sk.rack_mstamp_us = tx_us
                 sk.rack_end_seq = end_seq
@@ -362,6 +362,10 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, now_u
     if first_us and not flag & FLAG_RETRANS_DATA_ACKED:
         seq_rtt = now_us - first_us
         ca_rtt = now_us - last_us
+        if ca_rtt < 0:
+            # sent with a paced departure ahead of the clock (an MTU probe does not wait for it), and here already: it took no time
+            ca_rtt = 0
+            seq_rtt = max(seq_rtt, 0)
         maybe_delayed = (
             pkts_acked == 1
             and fully_acked
@@ -375,8 +379,8 @@ def _clean_rtx_queue(sk: Sock, prior_fack: int, prior_una: int, flag: int, now_u
         maybe_delayed = False
     rs.is_ack_delayed = maybe_delayed
     if rs.first_sackt_us:
-        sack_rtt = now_us - rs.first_sackt_us
-        ca_rtt = now_us - rs.last_sackt_us
+        sack_rtt = max(now_us - rs.first_sackt_us, 0)
+        ca_rtt = max(now_us - rs.last_sackt_us, 0)
     if seq_rtt < 0:
         if sack_rtt < 0 and flag & FLAG_ACKED and sk.tstamp_ok and sk.rcv_tsecr:
             # only retransmitted data was acknowledged: the timestamp echo tells what Karn's rule forbids

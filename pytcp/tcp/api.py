@@ -15,7 +15,7 @@ import errno
 from pytcp.wire.addr import is_link_local
 
 from . import close as closing
-from . import cong, fastopen, fastopen_client, handshake, ip_families, rx_timestamps
+from . import cong, fastopen, fastopen_client, handshake, ip_families
 from . import listen as listening
 from .close import BINDADDR_LOCK, BINDPORT_LOCK, finish_close, lingering
 from .close import disconnect as _disconnect
@@ -277,7 +277,6 @@ def send_fastopen(sk: Sock, data: Buffer, flags: int, addr: bytes, port: int, wa
 def disconnect(sk: Sock) -> None:
     """connect(AF_UNSPEC): end whatever there is, by a reset where the peer may believe in it, and start afresh."""
     _disconnect(sk)
-    rx_timestamps.renew(sk)
     sk.ss_state = SS_UNCONNECTED
 
 

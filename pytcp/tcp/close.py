@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import errno
 
-from . import fastopen, fastopen_client, gates, listen, recv, rwnd, timers, timewait, xmit
+from . import fastopen, fastopen_client, gates, listen, recv, rwnd, rx_timestamps, timers, timewait, xmit
 from .const import (
     ACK,
     CLOSE,
@@ -229,6 +229,7 @@ def disconnect(sk: Sock) -> None:
     if sk.fastopen is not None:
         sk.fastopen.forget()
     _renew(sk)
+    rx_timestamps.update(sk)
     sk.host.wake(sk, EVERYTHING)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import rwnd, sack_send
+from . import rwnd, rx_timestamps, sack_send
 
 if TYPE_CHECKING:
     from pytcp.wire.tcp import Segment
@@ -340,6 +340,8 @@ def prune_ofo_queue(sk: Sock, seg: Segment) -> bool:
         # what we told the peer by SACK is no longer true (RFC 2018 §8 allows it)
         if sk.sack_ok:
             sack_send.reset(sk)
+        if sk.rx_stamps is not None:
+            rx_timestamps.forget(sk)
     return pruned
 
 

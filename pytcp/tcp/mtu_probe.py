@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from . import cwnd, mtu, retransmit, tso, xmit
 from . import trace as tracing
 from .const import CA_CWR, CA_OPEN
+from .skb import MAX_SKB_FRAGS
 
 if TYPE_CHECKING:
     from .skb import Skb
@@ -90,7 +91,7 @@ def attempt(sk: Sock, mss: int) -> int:
         return NO
     # as many segments must follow as it takes to notice that the probe was lost
     needed = size + (sk.reordering + 1) * sk.mss_cache
-    if sk.write_seq - sk.snd_nxt < needed or sk.snd_wnd < needed or not _contiguous(sk, size):
+    if sk.write_seq - sk.snd_nxt < needed or sk.snd_wnd < needed or not _mergeable(sk, size):
         return NO
     if sk.snd_nxt + needed > sk.snd_una + sk.snd_wnd:
         return WAIT_RWND
@@ -124,13 +125,22 @@ def _search_again(sk: Sock) -> None:
         search.since_ns = now
 
 
-def _contiguous(sk: Sock, size: int) -> bool:
-    """The first `size` unsent bytes may become one segment: no message boundary (MSG_EOR) and no change of MSG_ZEROCOPY among them."""
+def _mergeable(sk: Sock, size: int) -> bool:
+    """The first `size` unsent bytes may become one segment: no message boundary (MSG_EOR) and no change of MSG_ZEROCOPY among them,
+    and no more fragments than an skb may have."""
+    frags = 0
     skb = sk.write_queue.head
-    while skb is not None and skb.length < size:
-        if skb.eor or skb.is_zerocopy() or (skb.next is not None and skb.next.is_zerocopy()):
+    while skb is not None:
+        if skb.length > size:
+            return frags < MAX_SKB_FRAGS
+        frags += skb.nr_frags
+        if frags > MAX_SKB_FRAGS:
             return False
         size -= skb.length
+        if not size:
+            break
+        if skb.eor or skb.is_zerocopy() or (skb.next is not None and skb.next.is_zerocopy()):
+            return False
         skb = skb.next
     return True
 

@@ -31,7 +31,7 @@ def sent_after(t1: int, t2: int, seq1: int, seq2: int) -> bool:
 
 def advance(sk: Sock, sacked: int, end_seq: int, xmit_us: int) -> None:
     """A segment sent at `xmit_us` was delivered: the RACK point may move forward."""
-    rtt_us = sk.host.now_ns // 1000 - xmit_us
+    rtt_us = max(sk.host.now_ns // 1000 - xmit_us, 0)
     # an ACK this soon after a retransmission acknowledges the original
     if rtt_us < sk.min_rtt_us and sacked & RETRANS:
         return

@@ -145,7 +145,7 @@ def shift(sk: Sock, change_us: int) -> None:
 
 
 def sample(sk: Sock, maybe_delayed: bool, seq_rtt_us: int, ca_rtt_us: int) -> None:
-    """Apply the RTT sample of an ACK, us; `ca_rtt_us`, of what was sent last, feeds the minimum.
+    """Apply the RTT sample of an ACK, us; `ca_rtt_us`, of what was sent last, feeds the minimum. Neither is negative.
 
     The caller chose both: never-retransmitted cumulatively acknowledged data, else SACKed data, else
     the timestamp echo where only retransmitted data was acknowledged (RFC 7323 §4.3).

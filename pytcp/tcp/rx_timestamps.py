@@ -65,12 +65,6 @@ def update(sk: Sock) -> None:
         sk.__class__ = SignedStamped if isinstance(sk, Signed) else Stamped
 
 
-def renew(sk: Sock) -> None:
-    """The connection is over; the wish is not."""
-    sk.rx_stamps = None
-    update(sk)
-
-
 def note(sk: Sock, end_seq: int) -> None:
     """What ends at `end_seq` was queued now, if it had not been before."""
     stamps: Stamps = sk.rx_stamps
@@ -79,6 +73,15 @@ def note(sk: Sock, end_seq: int) -> None:
     at = bisect_left(stamps, (end_seq,))
     if at == len(stamps) or stamps[at][0] != end_seq:
         stamps.insert(at, (end_seq, sk.host.realtime_ns()))
+
+
+def forget(sk: Sock) -> None:
+    """The last out-of-order segments were dropped: they come again, at another time."""
+    stamps: Stamps = sk.rx_stamps
+    last = max(sk.ofo_queue[-1].end_seq if sk.ofo_queue else 0, sk.rcv_nxt)
+    del stamps[bisect_left(stamps, (last + 1,)) :]
+    if not stamps:
+        stamps.append((sk.rcv_nxt, 0))
 
 
 def of_read(sk: Sock, upto: int) -> int:

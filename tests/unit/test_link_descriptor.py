@@ -100,10 +100,14 @@ def test_a_frame_somebody_keeps_is_not_overwritten_by_the_next(pair: Ends) -> No
 
 
 def test_a_descriptor_that_somebody_closed_is_link_down_and_not_a_socket_that_is_closed(pair: Ends) -> None:
-    fd = pair.link.fd
-    pair.link.fd = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
-    os.close(pair.link.fd)
+    fd, pair.link.fd = pair.link.fd, os.open("/", os.O_RDONLY | os.O_DIRECTORY)
+    number = pair.link.fd
+    os.close(number)
     with pytest.raises(LinkDown) as down:
         pair.link.poll(64)
     assert down.value.errno == errno.ENODEV
+    others = os.dup2(fd, number)
+    pair.link.close()
+    os.fstat(others)  # whoever has the number now keeps it
+    os.close(others)
     pair.link.fd = fd

@@ -112,6 +112,20 @@ def test_a_message_boundary_is_not_probed_across() -> None:
     assert sk.mtu_probe.size == 0
 
 
+def test_no_probe_of_more_fragments_than_an_skb_may_have() -> None:
+    """Two sockets that are written in turn share a page, so that every write is a fragment."""
+    sk, host = connection()
+    other = established(host, mss=MSS, window=1 << 20)
+    sk.snd_cwnd = other.snd_cwnd = 0
+    for _ in range(200):
+        sendmsg.sendmsg(sk, bytes(60))
+        sendmsg.sendmsg(other, bytes(60))
+    sk.snd_cwnd = 40
+    xmit.push_pending_frames(sk, MSS, const.NAGLE_PUSH)
+    assert host.take()[0].length == 17 * 60 < 1242
+    assert sk.mtu_probe.size == 0
+
+
 def test_a_probe_takes_its_bytes_from_several_small_writes() -> None:
     sk, host = connection()
     sk.snd_cwnd = 0
@@ -151,6 +165,17 @@ def test_success_keeps_the_bytes_of_cwnd_not_its_packets() -> None:
     input.receive(sk, segment(sk, ack=sk.mtu_probe.end_seq - sk.iss))
     assert sk.snd_cwnd == cwnd * 1500 // 1282
     assert (sk.mss_cache, sk.mtu_probe.low, sk.mtu_probe.high) == (1242, 1282, 1500)
+
+
+def test_a_probe_that_left_before_its_paced_departure_took_no_time_and_no_less() -> None:
+    sk, host = connection()
+    sk.wstamp_ns = host.now_ns + 5 * MS
+    assert 1242 in flight(sk, host)
+    host.advance(MS)
+    input.receive(sk, segment(sk, ack=sk.mtu_probe.end_seq - sk.iss))
+    assert sk.mib.TCPMTUPSuccess == 1
+    assert sk.min_rtt_us == 4000, "no time counts as a tick"
+    assert sk.rack_rtt_us == 0
 
 
 def test_failure_resends_in_segments_that_pass_and_costs_no_cwnd() -> None:

@@ -13,7 +13,7 @@ from pytcp.tcp.timestamping import SOFTWARE
 
 from .endpoint import MS as ENGINE_MS
 from .endpoint import Peer, World, connection
-from .test_sockets_socket import MS, Two, fails, two
+from .test_sockets_socket import B4, MS, PORT, Two, fails, two
 
 assert two  # the fixture
 SOL_SOCKET = 1
@@ -186,3 +186,35 @@ def test_the_wish_outlives_the_connection() -> None:
     came = world.realtime_ns()
     api.recv(sk, 100)
     assert rx_timestamps.of_read(sk, sk.copied_seq) == came
+
+
+def test_the_wish_outlives_a_connection_that_was_refused(two: Two) -> None:
+    client = two.a.socket()
+    client.setsockopt(SOL_SOCKET, 35, 1)
+    with pytest.raises(BlockingIOError):
+        client.connect((B4, PORT))
+    two.run()
+    with pytest.raises(ConnectionRefusedError):
+        client.connect((B4, PORT))
+    listener = two.listener()
+    with pytest.raises(BlockingIOError):
+        client.connect((B4, PORT))
+    two.run()
+    server, _ = listener.accept()
+    came = send(two, server, b"data")
+    assert [(kind, came <= ns <= came + MS) for kind, ns in read(client, 100)] == [(35, True)]
+
+
+def test_what_was_pruned_has_the_time_it_came_again() -> None:
+    world, peer, sk = connection()
+    api.setsockopt(sk, SOL_SOCKET, 35, 1)
+    peer.send("P.", 3001, 1000, ack=1, win=511)
+    rcvbuf, sk.rcvbuf, sk.rcvbuf_locked = sk.rcvbuf, 1, True
+    peer.send("P.", 2001, 1000, ack=1, win=511)  # no room: what is farther away goes
+    assert (sk.mib.OfoPruned, len(sk.ofo_queue)) == (1, 1)
+    sk.rcvbuf = rcvbuf
+    world.advance(10_000 * ENGINE_MS)
+    for seq in (1, 1001, 3001):
+        peer.send("P.", seq, 1000, ack=1, win=511)
+    assert len(api.recv(sk, 5000)) == 4000
+    assert rx_timestamps.of_read(sk, sk.copied_seq) == world.realtime_ns()
