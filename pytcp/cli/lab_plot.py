@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pytcp.cli import screen
+from pytcp.cli.files import NewFile
 from pytcp.lab import palette
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ def _what(context: click.Context, parameter: click.Parameter, value: tuple[str, 
 @click.argument("files", metavar="RECORD...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--what", multiple=True, callback=_what, metavar="NAME,...", help=f"Of {', '.join(palette.WHAT)}.  [default: all there is]")
 @click.option("--flow", "flows", multiple=True, metavar="NAME", help="Only this flow; may be given several times.  [default: those that send]")
-@click.option("--png", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture.")
-@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write a drawing.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write an interactive report.")
+@click.option("--png", type=NewFile(path_type=Path), help="Write a picture.")
+@click.option("--svg", type=NewFile(path_type=Path), help="Write a drawing.")
+@click.option("--html", type=NewFile(path_type=Path), help="Write an interactive report.")
 @click.option("--csv", "folder", type=click.Path(file_okay=False, path_type=Path), help="Write tables into a folder; several records into one each.")
 @click.option("--width", type=click.IntRange(40), default=None, help="Columns of the terminal.  [default: its width, 120 for a pipe]")
 @click.option("--height", type=click.IntRange(2, 100), default=8, show_default=True, help="Lines of a panel.")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pytcp.cli import screen
+from pytcp.cli.files import NewFile
 from pytcp.tcp import profiles
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def pairs(words: Sequence[str], option: str) -> list[tuple[str, str]]:
 @click.option("--variant", "variants", multiple=True, metavar="NAME", help="Only this variant; may be given several times.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="A setting of every run.")
 @click.option("--profile", type=click.Choice(profiles.NAMES), help="Kernel whose defaults the hosts have.  [default: the experiment's]")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="The table, .csv or .parquet.  [default: NAME-sweep.csv]")
+@click.option("--out", type=NewFile(path_type=Path), help="The table, .csv or .parquet.  [default: NAME-sweep.csv]")
 @click.option("-j", "processes", type=click.IntRange(1), default=None, help="Runs at a time.  [default: processors]")
 @click.option("--dask", "address", metavar="ADDRESS", help="Run on this Dask scheduler (tcp://host:8786) instead.")
 def sweep(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,13 +23,16 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 def write_whole(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file (UTF-8) that is there when all of it is: what was there before stays until then. Raises OSError with the file's name."""
     target = Path(path).resolve()
-    if target.exists() and not target.is_file():  # a pipe, /dev/stdout
+    there = target.exists()
+    if there and not (target.is_file() and os.access(target.parent, os.W_OK)):  # a pipe, /dev/stdout, or where only the file may be written
         with naming(path):
             target.write_text(text, encoding="utf-8")
         return
-    part = target.with_name(f".pytcp-{os.getpid()}.part")
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         part.write_text(text, encoding="utf-8")
+        if there:
+            part.chmod(stat.S_IMODE(target.stat().st_mode))
         part.replace(target)
     except BaseException as error:
         part.unlink(missing_ok=True)

@@ -322,7 +322,7 @@ class TrioStack:
 
         size: bytes of data in a request. ttl: 0 = the stack's. on_answer: called with each outcome as it
         is known. Returns the outcomes in the order of the requests. Raises OSError without a route or when the stack is closed
-        or loses its device meanwhile, ValueError for numbers that cannot be.
+        or loses its last device meanwhile, ValueError for numbers that cannot be.
         """
         for what, number, low, high in (("count", count, 0, 1 << 31), ("size", size, 0, PING_MAX), ("ttl", ttl, 0, 255)):
             if not isinstance(number, int):

@@ -188,6 +188,8 @@ def test_a_trace_that_breaks_off_as_well(capsys: pytest.CaptureFixture[str]) -> 
         ("run --pcap /nowhere/x.pcapng /bin/true", "/nowhere/x.pcapng: there is no such folder"),
         ("nc --trace /nowhere/x.jsonl 10.0.0.1 7", "/nowhere/x.jsonl: there is no such folder"),
         ("testbed --pcap /nowhere/x.pcapng", "/nowhere/x.pcapng: there is no such folder"),
+        ("lab sweep tso-autosizing --out /nowhere/x.csv", "/nowhere/x.csv: there is no such folder"),
+        ("lab plot --png /nowhere/x.png /bin/true", "/nowhere/x.png: there is no such folder"),
         ("demo --json /nowhere/x.json", "/nowhere/x.json: there is no such folder"),
         ("http get -H nonsense http://10.0.0.1/file", "'nonsense' is not like 'Name: value'"),
     ],

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import resource
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from pytcp.lab.experiment import Table
+from pytcp.lab.named import write_whole
 from pytcp.lab.record import Record
 from pytcp.lab.report import Column, build, figures_table, write_html
 
@@ -169,3 +172,12 @@ def test_a_page_opens_with_the_flows_that_sent_most_in_all_variants_and_no_more_
     assert data["flows"][-1] == "idle"  # who sends comes first
     alone = page_json(build({"only": run({"receiver": 0})}, {}, {}))
     assert alone["shown"]["flows"] == ["receiver"]
+
+
+def test_a_report_that_is_written_again_keeps_its_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    path.chmod(0o600)
+    write_whole(path, "new")
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("new", 0o600)
+    assert os.listdir(tmp_path) == ["report.html"]
