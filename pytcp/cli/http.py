@@ -137,6 +137,7 @@ async def _get(net: network.Network, url: str, target: _Output, fields: list[tup
     def progress(done: int, total: int | None) -> None:
         bar.update(task, completed=target.begun + done, total=None if total is None else target.begun + total)
 
+    part = not target.begun and any(name == "Range" for name, _ in fields)
     try:
         with bar, target:
             response = await fetch(net.connect, url, headers=fields, sink=target.write, progress=progress, on_response=target.begins)
@@ -148,6 +149,8 @@ async def _get(net: network.Network, url: str, target: _Output, fields: list[tup
     if not 200 <= response.status < 300:
         network.say(f"{url}: {response.status} {response.reason}")
         return 1
+    if part and response.status != 206:
+        network.say(f"{url}: the server knows no ranges and sent all of it")
     return 0
 
 

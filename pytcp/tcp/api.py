@@ -15,7 +15,7 @@ import errno
 from pytcp.wire.addr import is_link_local
 
 from . import close as closing
-from . import cong, fastopen, fastopen_client, handshake, ip_families
+from . import cong, errors, fastopen, fastopen_client, handshake, ip_families
 from . import listen as listening
 from .close import BINDADDR_LOCK, BINDPORT_LOCK, finish_close, lingering
 from .close import disconnect as _disconnect
@@ -192,7 +192,7 @@ def connect(sk: Sock, addr: bytes, port: int, scope_id: int = 0) -> None:
         code, sk.sk_err = sk.sk_err or errno.ECONNABORTED, 0
         sk.ss_state = SS_UNCONNECTED
         _disconnect(sk)
-        raise _error(code, "the connection attempt failed")
+        raise errors.pending(code)
     sk.ss_state = SS_CONNECTED
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Any
 
-from . import drs, memory, reassembly, rwnd, urgent
+from . import drs, errors, memory, reassembly, rwnd, urgent
 from .const import ACK_SCHED, CLOSE, ESTABLISHED, LISTEN, MSG_OOB, MSG_PEEK, MSG_TRUNC, POLLIN, RCV_SHUTDOWN, SF_DEAD, SF_DONE, SYN_RECV, SYN_SENT
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _nothing(sk: Sock, want: int) -> None:
     if sk.sk_err:
         error = sk.sk_err
         sk.sk_err = 0
-        raise OSError(error, "connection error")
+        raise errors.pending(error)
     if sk.shutdown & RCV_SHUTDOWN:
         return
     if sk.state == CLOSE:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from . import cwnd, fastopen_client, gates, mtu, push, rate, slab, timestamping
+from . import cwnd, errors, fastopen_client, gates, mtu, push, rate, slab, timestamping
 from .chrono import BUSY, SNDBUF_LIMITED
 from .chrono import start as chrono_start
 from .chrono import stop as chrono_stop
@@ -161,7 +161,7 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
 def _raise_pending(sk: Sock) -> None:
     code = sk.sk_err
     sk.sk_err = 0
-    raise OSError(code, "connection error")
+    raise errors.pending(code)
 
 
 def entail(sk: Sock, skb: Skb) -> None:

@@ -392,6 +392,14 @@ def test_http_get_begins_anew_where_the_server_knows_no_ranges(tmp_path: Path) -
     assert got.read_bytes() == b"0123456789"
 
 
+def test_http_get_says_that_a_server_without_ranges_sent_all(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(1000))
+    got = tmp_path / "got"
+    done = pytcp("http", "get", "-r", "0-9", "-o", str(got), "http://10.99.0.1:8000/file", "--peer", SERVE.format(tmp_path, PLAIN))
+    assert (done.returncode, got.stat().st_size) == (0, 1000), done.stderr
+    assert "pytcp http get: http://10.99.0.1:8000/file: the server knows no ranges and sent all of it" in done.stderr
+
+
 def test_http_get_of_what_is_not_there_leaves_no_file(tmp_path: Path) -> None:
     got = tmp_path / "got"
     done = pytcp("http", "get", "--quiet", "-o", str(got), "http://10.99.0.1:8000/nothing", "--peer", SERVE.format(tmp_path, PLAIN))

@@ -422,8 +422,17 @@ def test_a_body_that_ends_early_is_an_error(answer: bytes) -> None:
     against(answer, use)
 
 
+@pytest.mark.parametrize(("answer", "where"), [(b"", "without a response"), (b"HTTP/1.1 200 OK\r\nContent-", "within the head of its response")])
+def test_a_server_that_closes_too_early_is_named(answer: bytes, where: str) -> None:
+    async def use(connection: Connection) -> None:
+        with pytest.raises(HttpError, match=f"the server closed the connection {where}"):
+            await connection.request("GET", "/")
+
+    against(answer, use)
+
+
 @pytest.mark.parametrize(
-    "answer", [b"", b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 20000]
+    "answer", [b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 20000]
 )
 def test_a_response_that_is_none_is_an_error(answer: bytes) -> None:
     async def use(connection: Connection) -> None:

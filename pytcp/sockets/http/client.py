@@ -137,11 +137,13 @@ class Connection:
             while True:
                 event = conn.next_event()
                 if event is h11.NEED_DATA:
-                    conn.receive_data(bytes(await self.stream.receive_some(RECEIVE)))
+                    data = bytes(await self.stream.receive_some(RECEIVE))
+                    if not data:
+                        where = "within the head of its response" if conn.trailing_data[0] else "without a response"
+                        raise HttpError(f"the server closed the connection {where}")
+                    conn.receive_data(data)
                 elif isinstance(event, h11.Response):
                     return event
-                elif isinstance(event, h11.ConnectionClosed):
-                    raise HttpError("the server closed the connection without a response")
         except h11.RemoteProtocolError as exc:
             raise HttpError(f"not a valid response: {exc}") from exc
 
