@@ -5,18 +5,19 @@ from __future__ import annotations
 import socket as stdlib
 import struct
 
+from pytcp.tcp import sockopt_socket
 from pytcp.tcp.sockopt_ip import IP_RECVERR as IP_RECVERR
 from pytcp.tcp.sockopt_ip import IPV6_RECVERR as IPV6_RECVERR
 
 from .address import AF_INET, AF_INET6, MAPPED_PREFIX
 
 SOL_SOCKET = int(stdlib.SOL_SOCKET)
-SCM_TIMESTAMP = 29
-SCM_TIMESTAMPNS = 35
-SCM_TIMESTAMPING = 37
-SCM_TIMESTAMP_NEW = 63
-SCM_TIMESTAMPNS_NEW = 64
-SCM_TIMESTAMPING_NEW = 65
+SCM_TIMESTAMP = sockopt_socket.SO_TIMESTAMP
+SCM_TIMESTAMPNS = sockopt_socket.SO_TIMESTAMPNS
+SCM_TIMESTAMPING = sockopt_socket.SO_TIMESTAMPING
+SCM_TIMESTAMP_NEW = sockopt_socket.SO_TIMESTAMP_NEW
+SCM_TIMESTAMPNS_NEW = sockopt_socket.SO_TIMESTAMPNS_NEW
+SCM_TIMESTAMPING_NEW = sockopt_socket.SO_TIMESTAMPING_NEW
 SCM_TIMESTAMPING_OPT_STATS = 54
 IPPROTO_IP = int(stdlib.IPPROTO_IP)
 IPPROTO_IPV6 = int(stdlib.IPPROTO_IPV6)

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from pytcp.tcp import api, rx_timestamps
+from pytcp.tcp import api, rx_timestamps, sockopt_socket
 from pytcp.tcp.const import MSG_PEEK, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, POLLRDHUP, STATE_NAMES
 from pytcp.tcp.timestamping import OPT_STATS, ORIGIN_TIMESTAMPING, SOFTWARE
 from pytcp.wire.addr import is_link_local
@@ -42,7 +42,7 @@ SO_ACCEPTCONN = int(stdlib.SO_ACCEPTCONN)
 SO_LINGER = int(stdlib.SO_LINGER)
 SO_DOMAIN = int(stdlib.SO_DOMAIN)
 SO_PEERNAME = 28
-SCM_TXTIME = 61
+SCM_TXTIME = sockopt_socket.SO_TXTIME
 IPPROTO_TCP = int(stdlib.IPPROTO_TCP)
 IPPROTO_IPV6 = int(stdlib.IPPROTO_IPV6)
 IPV6_V6ONLY = int(stdlib.IPV6_V6ONLY)

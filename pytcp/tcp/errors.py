@@ -6,6 +6,10 @@
 from __future__ import annotations
 
 import errno
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from .sock import Sock
 
 TEXTS = {
     errno.EPIPE: "Broken pipe",
@@ -29,3 +33,10 @@ TEXTS = {
 def pending(code: int) -> OSError:
     """The error of a socket whose sk_err was `code`."""
     return OSError(code, TEXTS.get(code, "connection error"))
+
+
+def raise_pending(sk: Sock) -> NoReturn:
+    """Raise what waits on the socket; it waits no longer."""
+    code = sk.sk_err
+    sk.sk_err = 0
+    raise pending(code)

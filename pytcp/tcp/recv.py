@@ -174,9 +174,7 @@ def _nothing(sk: Sock, want: int) -> None:
     if not want or sk.sock_flags & SF_DONE:
         return
     if sk.sk_err:
-        error = sk.sk_err
-        sk.sk_err = 0
-        raise errors.pending(error)
+        errors.raise_pending(sk)
     if sk.shutdown & RCV_SHUTDOWN:
         return
     if sk.state == CLOSE:

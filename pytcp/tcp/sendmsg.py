@@ -50,7 +50,7 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
     if sk.state != ESTABLISHED and sk.state != CLOSE_WAIT:
         rate.check_app_limited(sk)
         if sk.sk_err:
-            _raise_pending(sk)
+            errors.raise_pending(sk)
         if not 1 << sk.state & (SF_SYN_SENT | SF_SYN_RECV):
             raise OSError(errno.EPIPE, "Broken pipe")
         state = sk.fastopen
@@ -61,7 +61,7 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
             raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
     rate.check_app_limited(sk)
     if sk.sk_err:
-        _raise_pending(sk)
+        errors.raise_pending(sk)
     if sk.shutdown and sk.shutdown & SEND_SHUTDOWN:
         raise OSError(errno.EPIPE, "Broken pipe")
 
@@ -156,12 +156,6 @@ def sendmsg(sk: Sock, data: Buffer, flags: int = 0) -> int:
             timestamping.wish(sk)
         push.push(sk, flags, mss, sk.nonagle, goal)
     return done
-
-
-def _raise_pending(sk: Sock) -> None:
-    code = sk.sk_err
-    sk.sk_err = 0
-    raise errors.pending(code)
 
 
 def entail(sk: Sock, skb: Skb) -> None:

@@ -139,7 +139,7 @@ class Sock:
     """One endpoint, from socket() to the last timer."""
 
     __slots__ = (
-        # --- identity (handshake, api, close, icmp_err, ip_families, listen, request, sockopt_socket, sockopt_ip, ack, established, input, recv, sendmsg) ---
+        # --- identity (handshake, api, close, icmp_err, ip_families, listen, request, sockopt_socket, sockopt_ip, ack, established, input, errors) ---
         "host", "sysctl", "mib", "family", "saddr", "daddr", "sport", "dport", "state", "user", "parent",
         "bound_addr", "bound_port", "bound_dev_if", "reuseaddr", "reuseport", "v6only", "sk_err", "sk_err_soft", "shutdown", "sock_flags",
         "demux_key", "hashed",

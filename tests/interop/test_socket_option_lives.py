@@ -16,12 +16,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pytcp.clock.virtual import VirtualRuntime
 from pytcp.lab.netns import Namespace
-from pytcp.net.stack import Stack
-from pytcp.sockets.open import TrioStack
 
-from .test_socket_options import DIFFERENT, HOST, IP, IP6, NETFILTER, NUMBERS, OTHER_NUMBERS, SOL, TCP, V4, V6, kernel_get, our_get, tried
+from .test_socket_options import DIFFERENT, HOST, IP, IP6, NETFILTER, NUMBERS, OTHER_NUMBERS, SOL, TCP, V4, V6, kernel_get, our_get, our_stack, tried
 
 pytestmark = pytest.mark.tap
 
@@ -188,15 +185,7 @@ def of_the_kernel(ask: Callable[[Side], T]) -> T:
 
 
 def of_ours(ask: Callable[[Side], T]) -> T:
-    runtime = VirtualRuntime()
-    net = Stack(runtime, seed=1)
-    net.sysctl.tcp_congestion_control = "reno"
-    stack = TrioStack(net, runtime)
-
-    def accept(listener: Any) -> Any:
-        runtime.run_for(1_000_000)
-        return listener.accept()[0]
-
+    runtime, stack, accept = our_stack()
     return ask(Side(stack.socket, accept, our_get, lambda sock: sock.disconnect(), lambda seconds: runtime.run_for(int(seconds * 1e9))))
 
 

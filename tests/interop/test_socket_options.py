@@ -165,16 +165,21 @@ def of_the_kernel() -> Answers:
         return all_answers(ns.socket, lambda listener: listener.accept()[0], kernel_get)
 
 
-def of_ours() -> Answers:
+def our_stack() -> tuple[VirtualRuntime, TrioStack, Callable[[Any], Any]]:
+    """A stack with the congestion control of the kernel's side, its clock, and what accepts from a listener."""
     runtime = VirtualRuntime()
     net = Stack(runtime, seed=1)
     net.sysctl.tcp_congestion_control = "reno"
-    stack = TrioStack(net, runtime)
 
     def accept(listener: Any) -> Any:
         runtime.run_for(1_000_000)
         return listener.accept()[0]
 
+    return runtime, TrioStack(net, runtime), accept
+
+
+def of_ours() -> Answers:
+    _, stack, accept = our_stack()
     return all_answers(stack.socket, accept, our_get)
 
 
